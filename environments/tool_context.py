@@ -1,0 +1,5 @@
+"""The seeds' name for the verifier's door into the sandbox."""
+
+from hermes_rl.rewards import ToolContext
+
+__all__ = ["ToolContext"]

@@ -1,0 +1,91 @@
+"""Train, evaluate and generate data for LLM agents that use tools.
+
+The public names are loaded when first used: importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hermes_rl.version import __version__
+
+if TYPE_CHECKING:
+    from hermes_rl.agent import AgentResult, HermesAgentLoop, ToolError
+    from hermes_rl.environment import HermesAgentBaseEnv, HermesAgentEnvConfig
+    from hermes_rl.errors import (
+        ConfigError,
+        EndpointError,
+        Failure,
+        HermesRLError,
+        JudgeError,
+        SandboxError,
+        ToolHostError,
+        VerifierError,
+        Whose,
+        WorldError,
+    )
+    from hermes_rl.inference import APIServerConfig, ServerManager
+    from hermes_rl.messages import Message, ToolCall
+    from hermes_rl.rewards import ToolContext
+    from hermes_rl.trajectory import Group, Rollout, Sequence, StopReason
+
+__all__ = [
+    "APIServerConfig",
+    "AgentResult",
+    "ConfigError",
+    "EndpointError",
+    "Failure",
+    "Group",
+    "HermesAgentBaseEnv",
+    "HermesAgentEnvConfig",
+    "HermesAgentLoop",
+    "HermesRLError",
+    "JudgeError",
+    "Message",
+    "Rollout",
+    "SandboxError",
+    "Sequence",
+    "ServerManager",
+    "StopReason",
+    "ToolCall",
+    "ToolContext",
+    "ToolError",
+    "ToolHostError",
+    "VerifierError",
+    "Whose",
+    "WorldError",
+    "__version__",
+]
+
+_HOMES = {
+    "agent": ("AgentResult", "HermesAgentLoop", "ToolError"),
+    "environment": ("HermesAgentBaseEnv", "HermesAgentEnvConfig"),
+    "errors": (
+        "ConfigError",
+        "EndpointError",
+        "Failure",
+        "HermesRLError",
+        "JudgeError",
+        "SandboxError",
+        "ToolHostError",
+        "VerifierError",
+        "Whose",
+        "WorldError",
+    ),
+    "inference": ("APIServerConfig", "ServerManager"),
+    "messages": ("Message", "ToolCall"),
+    "rewards": ("ToolContext",),
+    "trajectory": ("Group", "Rollout", "Sequence", "StopReason"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,47 @@
+"""AgentResult: what the loop hands to the reward. Fields are named as in the seeds; properties save authors digging."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_rl.messages import Message, ToolCall, final_response, tool_calls, tools_used
+from hermes_rl.trajectory import StopReason, Timing, ToolUse, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolError:
+    """A tool call that went wrong. `turn` counts from 1."""
+
+    turn: int
+    tool_name: str
+    arguments: str
+    error: str
+    tool_result: str = ""
+
+
+@dataclass
+class AgentResult:
+    messages: list[Message]
+    managed_state: dict[str, Any] | None = None
+    turns_used: int = 0
+    finished_naturally: bool = False
+    reasoning_per_turn: list[str | None] = field(default_factory=list)
+    tool_errors: list[ToolError] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    tool_uses: list[ToolUse] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    timings: list[Timing] = field(default_factory=list)
+    prompt_length: int = 0
+
+    @property
+    def final_response(self) -> str:
+        """The text of the last assistant message that has any."""
+        return final_response(self.messages)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Every call the agent made, worked examples in the prompt not counted."""
+        return tool_calls(self.messages[self.prompt_length :])
+
+    @property
+    def tools_used(self) -> list[str]:
+        return tools_used(self.messages[self.prompt_length :])

@@ -1,0 +1,5 @@
+"""The hermes-rl command."""
+
+from hermes_rl.cli.main import main
+
+__all__ = ["main"]

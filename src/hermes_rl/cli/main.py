@@ -1,0 +1,83 @@
+"""`hermes-rl VERB …`: every verb with help for a newcomer, and errors that say the next step.
+
+A verb that runs an environment takes its name or file first; the options after it are that environment's own.
+"""
+
+import sys
+
+import click
+
+from hermes_rl import jsontext
+from hermes_rl.environment.command import MODES, mode_command, run_click
+from hermes_rl.environment.loader import bundled_environments, load_environment
+from hermes_rl.version import __version__
+
+ALIASES = {"generate": "process", "eval": "evaluate"}
+
+
+class _Verbs(click.Group):
+    """Finds a verb by its alias too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+
+class _EnvironmentVerb(click.Command):
+    """A verb whose options depend on the environment named first."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            ctx.args = args
+            return args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> int:
+        if not ctx.args:
+            raise click.UsageError("name an environment first, bundled or a file; `hermes-rl env list` shows them", ctx)
+        reference, *rest = ctx.args
+        command = mode_command(load_environment(reference), str(self.name))
+        code: int = command.main(rest, prog_name=f"hermes-rl {self.name} {reference}", standalone_mode=False) or 0
+        return code
+
+
+@click.group(cls=_Verbs, help=__doc__, context_settings={"max_content_width": 110})
+@click.version_option(__version__, prog_name="hermes-rl")
+def hermes_rl() -> None:
+    pass
+
+
+hermes_rl.help = "Train, evaluate and generate data for LLM agents that use tools."
+for _mode, _help in MODES.items():
+    hermes_rl.add_command(
+        _EnvironmentVerb(
+            _mode,
+            help=f"{_help}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. All its options: "
+            f"hermes-rl {_mode} ENVIRONMENT --help",
+            options_metavar="ENVIRONMENT [OPTIONS]",
+        )
+    )
+
+
+@hermes_rl.group()
+def env() -> None:
+    """See which environments there are."""
+
+
+@env.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_environments(as_json: bool) -> None:
+    """List the bundled environments."""
+    rows = [
+        {"name": name, "class": cls.__name__, "description": (cls.__doc__ or "").strip().splitlines()[0]}
+        for name in bundled_environments()
+        for cls in [load_environment(name)]
+    ]
+    if as_json:
+        click.echo(jsontext.dumps(rows).decode())
+        return
+    for row in rows:
+        click.echo(f"{row['name']:<20} {row['description']}")
+
+
+def main() -> None:
+    sys.exit(run_click(hermes_rl, None, prog_name="hermes-rl"))

@@ -1,0 +1,262 @@
+"""HermesAgentBaseEnv: what an author subclasses. Items, prompts and the reward are the author's; the rest is here.
+
+An environment owns its server, its tool host and its buffers; nothing of it is shared with another one in the same
+process. Use `async with env.opened()`: it is set up inside, and everything it started is gone after.
+"""
+
+import random
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hermes_rl.agent import AgentResult
+from hermes_rl.environment.config import HermesAgentEnvConfig
+from hermes_rl.environment.display import Advancing, progress
+from hermes_rl.environment.evaluation import evaluate_items, write_evaluation
+from hermes_rl.environment.groups import content_id, run_group
+from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.transcript import transcript
+from hermes_rl.errors import ConfigError
+from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
+from hermes_rl.messages import Message
+from hermes_rl.rewards import ToolContext, bridged
+from hermes_rl.sandbox import SandboxPool, open_backend
+from hermes_rl.store import RecordWriter
+from hermes_rl.store.records import atropos_columns
+from hermes_rl.tools import ToolHost, all_tools, chosen_tools
+from hermes_rl.trajectory import Group
+
+
+class HermesAgentBaseEnv(ABC):
+    name: ClassVar[str | None] = None
+    env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
+    default_toolsets: ClassVar[Sequence[str]] = ()
+
+    def __init__(
+        self,
+        config: HermesAgentEnvConfig,
+        server_configs: ServerBaseline | Sequence[APIServerConfig],
+        slurm: bool = False,
+        testing: bool = False,
+    ) -> None:
+        self.config: Any = config
+        self.slurm, self.testing = slurm, testing
+        self.server = ServerManager([] if isinstance(server_configs, ServerBaseline) else server_configs)
+        self.tokenizer: Any = None
+        self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
+        self.metrics_path: Path | None = None
+        self.last_evaluation: dict[str, Any] | None = None
+        self._tool_error_buffer: list[dict[str, Any]] = []
+        self._tools: ToolHost | None = None
+        chosen_tools(config.enabled_toolsets, config.disabled_toolsets, self.default_toolsets)
+
+    # --- the author's part ---
+
+    @abstractmethod
+    async def setup(self) -> None:
+        """Load the items. Called once; global random and numpy are seeded around it."""
+
+    @abstractmethod
+    async def get_next_item(self) -> Any:
+        """The next item to roll out; None when there are no more."""
+
+    @abstractmethod
+    def format_prompt(self, item: Any) -> str:
+        """The user message for an item."""
+
+    @abstractmethod
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        """Score a rollout by what it said (`result`) and what it left in its sandbox (`ctx`)."""
+
+    def initial_messages(self, item: Any) -> list[Message]:
+        """The conversation a rollout starts with; override it to put worked examples before the prompt."""
+        system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
+        return [*system, {"role": "user", "content": self.format_prompt(item)}]
+
+    def eval_items(self) -> Sequence[Any]:
+        """The held-out items; the seeds keep them in `self._eval_items`."""
+        return getattr(self, "_eval_items", [])
+
+    def item_id(self, item: Any) -> str:
+        return content_id(item)
+
+    @classmethod
+    def config_init(cls) -> tuple[HermesAgentEnvConfig, Sequence[APIServerConfig]]:
+        """The defaults of this environment; command line and YAML go over them. No endpoint means: ask the user."""
+        return cls.env_config_cls(), []
+
+    # --- running ---
+
+    @property
+    def tools(self) -> ToolHost:
+        if self._tools is None:
+            raise RuntimeError("the environment is not open; use `async with env.opened()`")
+        return self._tools
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Wait for the endpoint, probe the sandbox backend, run `setup`; at the end close all that was started."""
+        config = self.config
+        try:
+            await self.server.wait_until_ready(max(one.ready_timeout for one in self.server.configs))
+            backend = await open_backend(config.terminal_backend)
+            self._tools = ToolHost(
+                all_tools(),
+                SandboxPool(backend, max_live=config.max_live_sandboxes),
+                calls_in_flight=config.tool_pool_size,
+                terminal_timeout=config.terminal_timeout,
+            )
+            with self._tools.running(), _seeded(config.seed):
+                await bridged(self.setup())
+            yield
+        finally:
+            if self._tools is not None:
+                await self._tools.close()
+                self._tools = None
+            await self.server.close()
+
+    def progress(self, what: str, total: int, tally: Tally) -> AbstractContextManager[Advancing]:
+        """How the modes show their progress; a caller with a display of its own replaces it."""
+        return progress(what, total, tally)
+
+    async def next_item(self) -> Any:
+        with self.tools.running():
+            return await bridged(self.get_next_item())
+
+    async def run_evaluate(self) -> None:
+        """`evaluate`, the default or the author's, with sync ToolContext calls allowed in it."""
+        with self.tools.running():
+            await bridged(self.evaluate())
+
+    async def collect_group(self, item: Any) -> Group:
+        """The rollouts of an item, scored and unscored."""
+        return await run_group(self, item, size=self.config.group_size)
+
+    async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
+        """A group in Atropos' form (its scored rollouts), and no backlog; None when none was scored."""
+        group = await self.collect_group(item)
+        return (atropos_columns(group) if group.scored else None), []
+
+    async def collect_trajectory(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
+        """One rollout in Atropos' form; None when it has no score."""
+        group = await run_group(self, item, size=1)
+        if not group.scored:
+            return None, []
+        columns = atropos_columns(group)
+        return {
+            "tokens": columns["tokens"] and columns["tokens"][0],
+            "masks": columns["masks"] and columns["masks"][0],
+            "scores": columns["scores"][0],
+            "messages": columns["messages"][0],
+        }, []
+
+    def group_tools(self) -> tuple[list[dict[str, Any]], set[str]]:
+        return self._resolve_tools_for_group()
+
+    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
+        """The tools of one group: their schemas and their names."""
+        config = self.config
+        tools = chosen_tools(config.enabled_toolsets, config.disabled_toolsets, self.default_toolsets)
+        return [tool.schema for tool in tools.values()], set(tools)
+
+    # --- evaluation and metrics ---
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Run the agent once on each held-out item at temperature 0 and log what came of it."""
+        items = list(self.eval_items())[: self.config.eval_size]
+        if not items:
+            raise ConfigError(
+                f"{type(self).__name__} has no evaluation items: define eval_items(), or fill self._eval_items in setup"
+            )
+        began = time.time()
+        metrics, samples = await evaluate_items(self, items)
+        await self.evaluate_log(metrics=metrics, samples=samples, start_time=began, end_time=time.time())
+
+    async def evaluate_log(
+        self,
+        metrics: dict[str, Any],
+        task_name: str | None = None,
+        model_name: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        generation_parameters: dict[str, Any] | None = None,
+        samples: Sequence[dict[str, Any]] | None = None,
+        verbose: bool = True,
+    ) -> None:
+        """Write metrics.json and samples.jsonl, and print the table."""
+        write_evaluation(
+            self,
+            metrics,
+            samples or [],
+            task_name=task_name,
+            model_name=model_name,
+            start_time=start_time,
+            end_time=end_time,
+            generation_parameters=generation_parameters,
+            verbose=verbose,
+        )
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Write a line of metrics to the run's metrics file. Subclasses add theirs and call super()."""
+        metrics = dict(wandb_metrics or {})
+        errors, self._tool_error_buffer = self._tool_error_buffer, []
+        metrics["train/tool_errors_count"] = len(errors)
+        if errors:
+            metrics["train/tool_error_details"] = "\n".join(
+                f"[turn {error['turn']}] {error['tool']}({error['args'][:80]}) -> {error['error'][:150]}"
+                for error in errors
+            )
+        if self.metrics_path is not None:
+            with RecordWriter(self.metrics_path) as writer:
+                writer.write({"time": time.time(), **metrics})
+
+    async def add_rollouts_for_wandb(self, scored_data: dict[str, Any], item: Any = None) -> None:
+        """Keep some rollouts of a group as readable text for display."""
+        config = self.config
+        keep = config.num_rollouts_per_group_for_logging
+        rows = list(zip(scored_data["messages"], scored_data["scores"], strict=True))
+        self.rollouts_for_wandb.append(
+            [(transcript(messages), score) for messages, score in (rows if keep == -1 else rows[:keep])]
+        )
+        del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
+
+    def note_tool_errors(self, group: Group) -> None:
+        """Remember a group's tool errors for the next line of metrics."""
+        self._tool_error_buffer += [
+            {"turn": use.turn, "tool": use.name, "args": use.arguments[:150], "error": use.error[:300]}
+            for rollout in group.rollouts
+            for use in rollout.tool_uses
+            if use.error is not None
+        ]
+
+    @classmethod
+    def display_name(cls) -> str:
+        return cls.name or cls.__name__
+
+    @classmethod
+    def cli(cls) -> None:
+        """The command line of this environment: process and evaluate."""
+        from hermes_rl.environment.command import run_command
+
+        sys.exit(run_command(cls))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that authors shuffle with, and give them back as they were."""
+    numpy: Any = sys.modules.get("numpy")
+    before = random.getstate()
+    numpy_before = numpy.random.get_state() if numpy else None
+    random.seed(seed)
+    if numpy:
+        numpy.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        if numpy:
+            numpy.random.set_state(numpy_before)

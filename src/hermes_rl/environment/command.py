@@ -1,0 +1,159 @@
+"""An environment's command line: `process` and `evaluate`, with an option for every field of its configuration.
+
+The same commands serve `python my_env.py process …` and `hermes-rl process my_env.py …`. Results go to standard
+output only with --json; what a person reads goes to standard error.
+"""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from hermes_rl import jsontext
+from hermes_rl.environment.contract import Environment
+from hermes_rl.environment.display import summary_table
+from hermes_rl.environment.endpoint_choice import choose_endpoint
+from hermes_rl.environment.generation import generate_groups
+from hermes_rl.environment.settings import Settings, defaults, resolve
+from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.inference import APIServerConfig
+
+MODES = {
+    "process": "Make groups of rollouts and write them to a JSONL file.",
+    "evaluate": "Run the agent on the held-out items and write metrics.json and samples.jsonl.",
+}
+
+
+def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:
+    """The whole command line of one environment; the exit code."""
+    group = click.Group(
+        name=environment.display_name(),
+        help=environment.__doc__ or f"The environment {environment.display_name()}.",
+        commands=[mode_command(environment, mode) for mode in MODES],
+    )
+    return run_click(group, arguments, prog_name=None)
+
+
+def run_click(command: click.Command, arguments: list[str] | None, prog_name: str | None) -> int:
+    """Run a click command; our own errors are printed without a traceback, with exit code 2 or 1."""
+    try:
+        code = command.main(arguments, prog_name=prog_name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        return 130
+    except HermesRLError as error:
+        click.echo(f"error: {error}", err=True)
+        return 2 if isinstance(error, ConfigError) else 1
+    return int(code or 0)
+
+
+def mode_command(environment: type[Environment], mode: str) -> click.Command:
+    """The click command of one mode, its options made from the configuration models."""
+    env_default, endpoints = defaults(environment)
+    endpoint = endpoints[0] if endpoints else APIServerConfig()
+    options: list[click.Parameter] = [
+        click.Option(
+            ["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env and openai."
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
+    ]
+    if mode == "process":
+        options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
+    options += _options("env", env_default)
+    options += _options("openai", endpoint)
+
+    def run(config_file: Path | None, as_json: bool, overwrite: bool = False, **flags: str | None) -> int:
+        given = {name: text for name, text in flags.items() if text is not None}
+        settings = resolve(environment, config_file, _section(given, "env"), _section(given, "openai"))
+        if not settings.has_endpoint:
+            settings = Settings(settings.env, (choose_endpoint(),))
+        _warn_of_literal_keys(settings)
+        if mode == "process":
+            result = _on_a_loop(_process(environment, settings, _output_file(environment, settings, overwrite)))
+        else:
+            result = _on_a_loop(_evaluate(environment, settings))
+        if as_json:
+            sys.stdout.write(jsontext.dumps(result).decode() + "\n")
+        return 0 if result.get("scored", 1) else 1
+
+    return click.Command(
+        mode, callback=run, params=options, help=MODES[mode], context_settings={"max_content_width": 110}
+    )
+
+
+async def _process(environment: type[Environment], settings: Settings, path: Path) -> dict[str, Any]:
+    env = environment(settings.env, settings.endpoints)
+    env.metrics_path = path.with_suffix(".metrics.jsonl")
+    async with env.opened():
+        tally = await generate_groups(env, path)
+    notes = {"groups": str(path), "metrics": str(env.metrics_path)}
+    summary_table(f"process · {environment.display_name()}", tally, notes)
+    return {**tally.summary(), "path": str(path), "metrics_path": str(env.metrics_path)}
+
+
+def _output_file(environment: type[Environment], settings: Settings, overwrite: bool) -> Path:
+    """Where the groups go; an existing file is never mixed with a new run's groups."""
+    path = Path(settings.env.data_path_to_save_groups or Path("data") / f"{environment.display_name()}.jsonl")
+    if path.exists() and path.stat().st_size:
+        if not overwrite:
+            raise ConfigError(
+                f"{path} already holds groups; pass --overwrite, or another --env.data_path_to_save_groups"
+            )
+        path.unlink()
+    return path
+
+
+async def _evaluate(environment: type[Environment], settings: Settings) -> dict[str, Any]:
+    env = environment(settings.env, settings.endpoints)
+    async with env.opened():
+        await env.run_evaluate()
+    report = env.last_evaluation or {}
+    scored = report.get("metrics", {}).get("eval/scored")
+    return {**report, **({} if scored is None else {"scored": scored})}
+
+
+def _on_a_loop(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def _options(section: str, default: BaseModel) -> list[click.Parameter]:
+    return [
+        click.Option(
+            [f"--{section}.{name}", f"{section}__{name}"],
+            metavar=_metavar(field.annotation),
+            help=_help(field.description or "", getattr(default, name, PydanticUndefined), secret=name == "api_key"),
+        )
+        for name, field in type(default).model_fields.items()
+    ]
+
+
+def _help(description: str, value: Any, *, secret: bool) -> str:
+    shown = "" if value is None or value is PydanticUndefined or secret else f" [{value}]"
+    return description + shown
+
+
+def _metavar(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation)).replace("typing.", "").upper().split(".")[-1]
+
+
+def _section(flags: dict[str, str], section: str) -> dict[str, str]:
+    return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
+
+
+def _warn_of_literal_keys(settings: Settings) -> None:
+    if any(endpoint.key_is_literal for endpoint in settings.endpoints):
+        click.echo(
+            "warning: --openai.api_key holds a literal key, which other users of this machine can see in the process "
+            "list; use env:NAME or file:PATH",
+            err=True,
+        )

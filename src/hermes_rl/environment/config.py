@@ -1,0 +1,96 @@
+"""The `env` section of the configuration: every field of the seeds and of Atropos' base class, with their defaults.
+
+Class defaults are Atropos' own, but for `terminal_backend`: the seed's `local` runs the policy on your machine.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class EvalHandling(StrEnum):
+    """What training rollouts do while an evaluation runs."""
+
+    STOP_TRAIN = "STOP_TRAIN"
+    LIMIT_TRAIN = "LIMIT_TRAIN"
+    NONE = "NONE"
+
+
+class BaseEnvConfig(BaseModel):
+    """The fields Atropos gives every environment."""
+
+    model_config = ConfigDict(extra="forbid", use_enum_values=False)
+
+    group_size: int = Field(4, ge=1, description="Rollouts of one item, compared with each other.")
+    max_num_workers: int = Field(-1, description="Groups in flight; -1 means max_num_workers_per_node per endpoint.")
+    max_eval_workers: int = Field(16, ge=1, description="Rollouts in flight during evaluation.")
+    max_num_workers_per_node: int = Field(8, ge=1, description="Groups in flight for each endpoint.")
+    steps_per_eval: int = Field(100, ge=1, description="Training steps between two evaluations.")
+    max_token_length: int = Field(2048, ge=1, description="Tokens the model may write in one turn.")
+    eval_handling: EvalHandling = Field(EvalHandling.STOP_TRAIN, description="Training rollouts during evaluation.")
+    eval_limit_ratio: float = Field(0.5, ge=0, le=1, description="Share of workers kept with LIMIT_TRAIN.")
+    inference_weight: float = Field(1.0, description="Share of the inference capacity this environment gets.")
+    batch_size: int = Field(-1, description="Rollouts of one optimizer step; -1 leaves it to the trainer.")
+    max_batches_offpolicy: int = Field(3, ge=0, description="How many batches behind the policy a rollout may be.")
+    tokenizer_name: str = Field(
+        "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer for exact tokens; unused in chat mode."
+    )
+    use_wandb: bool = Field(
+        True, description="Weights & Biases as a sink (to come); metrics are in local files always."
+    )
+    rollout_server_url: str = Field("http://localhost:8000", description="The trajectory API, for serve.")
+    total_steps: int = Field(1000, ge=1, description="Groups to make in process; training steps in serve.")
+    wandb_name: str | None = Field(None, description="Name of the run in metrics; the environment's own when left out.")
+    num_rollouts_to_keep: int = Field(32, ge=0, description="Groups of rollouts kept for display.")
+    num_rollouts_per_group_for_logging: int = Field(1, ge=-1, description="Rollouts of a group to display; -1 for all.")
+    ensure_scores_are_not_same: bool = Field(
+        True, description="In training, leave out groups whose scores are all equal."
+    )
+    data_path_to_save_groups: str | None = Field(None, description="JSONL file the groups are written to.")
+    data_dir_to_save_evals: str | None = Field(None, description="Folder for metrics.json and samples.jsonl.")
+    min_items_sent_before_logging: int = Field(2, ge=0, description="Groups between two lines of metrics.")
+    include_messages: bool = Field(False, description="Send messages to the trainer; records hold them always.")
+    min_batch_allocation: float | None = Field(None, description="Least share of a batch for this environment.")
+    worker_timeout: float = Field(600, gt=0, description="Seconds a rollout may take in all; then it has no score.")
+    thinking_mode: bool = Field(False, description="The model thinks before it answers.")
+    reasoning_effort: str | None = Field(None, description="How hard to think, where the endpoint takes it.")
+    max_reasoning_tokens: int | None = Field(None, ge=1024, le=32000, description="Tokens the thinking may take.")
+    custom_thinking_prompt: str | None = Field(None, description="Prompt that asks for thinking.")
+
+
+class HermesAgentEnvConfig(BaseEnvConfig):
+    """The fields an environment with an agent and tools has besides. Subclass it for your own."""
+
+    enabled_toolsets: list[str] | None = Field(
+        None, description="Toolsets the agent gets; the environment's default_toolsets when left out."
+    )
+    disabled_toolsets: list[str] | None = Field(None, description="Toolsets taken away from those.")
+    distribution: str | None = Field(None, description="Toolset distribution to sample from, once for each group.")
+    max_agent_turns: int = Field(30, ge=1, description="Model calls of one rollout at most.")
+    system_prompt: str | None = Field(None, description="System prompt of the agent.")
+    agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature of rollouts; evaluation uses 0.")
+    terminal_backend: str = Field(
+        "auto", description="Where tools run: auto (bubblewrap), bubblewrap, or local, which is no sandbox."
+    )
+    terminal_timeout: int = Field(120, ge=1, description="Seconds a command may take unless the call says otherwise.")
+    terminal_lifetime: int = Field(3600, ge=1, description="Seconds an idle sandbox may live.")
+    dataset_name: str | None = Field(None, description="Dataset to load, for environments that load one.")
+    dataset_split: str = Field("train", description="Split of that dataset.")
+    prompt_field: str = Field("prompt", description="Field of that dataset that holds the prompt.")
+    tool_pool_size: int = Field(128, ge=1, description="Tool calls in flight, over all rollouts.")
+    tool_call_parser: str = Field(
+        "hermes", description="Format of tool calls in the model's text, for endpoints that do not parse them."
+    )
+    extra_body: dict[str, Any] | None = Field(None, description="Further fields of every model request.")
+    max_live_sandboxes: int = Field(1024, ge=1, description="Sandboxes alive at once; further rollouts wait.")
+    eval_size: int = Field(20, ge=1, description="Items of an evaluation.")
+    seed: int = Field(0, ge=0, description="Fixes item order, toolset sampling and the seeds of rollouts.")
+
+    @model_validator(mode="after")
+    def _one_way_to_choose_tools(self) -> "HermesAgentEnvConfig":
+        if self.enabled_toolsets is not None and self.distribution is not None:
+            raise ValueError("enabled_toolsets and distribution exclude each other; set one of them")
+        if self.distribution is not None:
+            raise ValueError("toolset distributions are not in this version; set enabled_toolsets")
+        return self

@@ -1,0 +1,142 @@
+"""What a person sees while rollouts run and after: a progress bar or, without a terminal, a line now and then; tables.
+
+Everything here goes to standard error, so that `--json` leaves standard output to programs.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hermes_rl.environment.metrics import Tally
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+LINE_EVERY = 10.0
+
+
+class Advancing(Protocol):
+    def advance(self) -> None: ...
+
+
+def console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def progress(what: str, total: int, tally: Tally) -> Iterator[Advancing]:
+    """Show how far the work is and how it goes."""
+    screen = console()
+    if screen.is_terminal:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=screen,
+        ) as bar:
+            yield _Bar(bar, bar.add_task(what, total=total, state=""), tally)
+    else:
+        lines = _Lines(what, total, tally)
+        lines.say()
+        yield lines
+        lines.say()
+
+
+class _Bar:
+    def __init__(self, bar: "Progress", task: Any, tally: Tally) -> None:
+        self._bar, self._task, self._tally = bar, task, tally
+
+    def advance(self) -> None:
+        self._bar.update(self._task, advance=1, state=state_line(self._tally))
+
+
+class _Lines:
+    def __init__(self, what: str, total: int, tally: Tally) -> None:
+        self._what, self._total, self._tally = what, total, tally
+        self._done, self._said_at = 0, time.monotonic()
+
+    def advance(self) -> None:
+        self._done += 1
+        if time.monotonic() - self._said_at >= LINE_EVERY:
+            self.say()
+
+    def say(self) -> None:
+        self._said_at = time.monotonic()
+        line = f"{self._what} {self._done}/{self._total}  {state_line(self._tally)}"
+        sys.stderr.write(line.rstrip() + "\n")
+        sys.stderr.flush()
+
+
+def state_line(tally: Tally) -> str:
+    if not tally.rollouts:
+        return ""
+    mean = "–" if tally.mean is None else f"{tally.mean:.3f}"
+    failed = sum(tally.failures.values())
+    return f"mean score {mean} over {len(tally.scores)} scored" + (f", {failed} failed" if failed else "")
+
+
+def summary_table(title: str, tally: Tally, notes: dict[str, str]) -> None:
+    """The end of a `process` run: scores, stop reasons, failures by cause, and an example of each."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("groups", str(tally.groups))
+    table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
+    table.add_row("mean score", _mean(tally.mean, tally.standard_error))
+    table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
+    for reason, count in tally.stop_reasons.most_common():
+        table.add_row(f"stopped: {reason}", str(count))
+    for cause, count in tally.failures.most_common():
+        table.add_row(f"[red]not scored: {cause}[/red]", str(count))
+    screen = console()
+    screen.print(table)
+    for cause, message in tally.examples.items():
+        screen.print(f"[red]{cause}[/red], for instance: {_short(message)}", soft_wrap=True)
+    for name, value in notes.items():
+        screen.print(f"{name}: {value}", soft_wrap=True)
+
+
+def evaluation_table(report: dict[str, Any], folder: Path) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{report['task']} · {report['model']}", title_justify="left")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    for name, value in report["metrics"].items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    screen = console()
+    screen.print(table)
+    screen.print(
+        f"written: {folder}/metrics.json, {folder}/samples.jsonl ({report['samples']} samples)", soft_wrap=True
+    )
+
+
+def _mean(mean: float | None, error: float | None) -> str:
+    if mean is None:
+        return "none was scored"
+    return f"{mean:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None else "")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return (line if len(line) <= 300 else line[:300] + "…").replace("[", r"\[")

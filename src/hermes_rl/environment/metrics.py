@@ -1,0 +1,72 @@
+"""What a set of rollouts amounts to: scores, stop reasons, failures by cause, tokens and time.
+
+Pure counting. A rollout without a score never enters a mean; it is counted by whose fault it was.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_rl.trajectory import Group, Rollout
+
+
+@dataclass
+class Tally:
+    """Counts rollouts as they finish."""
+
+    groups: int = 0
+    rollouts: int = 0
+    scores: list[float] = field(default_factory=list)
+    score_sum: float = 0.0
+    failures: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    tool_calls: int = 0
+    tool_errors: int = 0
+    completion_tokens: int = 0
+
+    def add(self, group: Group) -> None:
+        self.groups += 1
+        self.add_rollouts(group.rollouts)
+
+    def add_rollouts(self, rollouts: Iterable[Rollout]) -> None:
+        for rollout in rollouts:
+            self.rollouts += 1
+            self.tool_calls += len(rollout.tool_uses)
+            self.tool_errors += sum(use.error is not None for use in rollout.tool_uses)
+            self.completion_tokens += rollout.usage.completion_tokens or 0
+            if rollout.failure is not None:
+                cause = str(rollout.failure)
+                self.failures[cause] += 1
+                self.examples.setdefault(cause, rollout.failure.message)
+            elif rollout.score is not None:
+                self.scores.append(rollout.score)
+                self.score_sum += rollout.score
+                self.stop_reasons[str(rollout.stop_reason)] += 1
+
+    @property
+    def mean(self) -> float | None:
+        return self.score_sum / len(self.scores) if self.scores else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean, taking rollouts as independent; None with fewer than two scores."""
+        return statistics.stdev(self.scores) / len(self.scores) ** 0.5 if len(self.scores) > 1 else None
+
+    def summary(self) -> dict[str, Any]:
+        """The tally as JSON."""
+        return {
+            "groups": self.groups,
+            "rollouts": self.rollouts,
+            "scored": len(self.scores),
+            "mean_score": self.mean,
+            "standard_error": self.standard_error,
+            "stop_reasons": dict(self.stop_reasons),
+            "failures": dict(self.failures),
+            "failure_examples": self.examples,
+            "tool_calls": self.tool_calls,
+            "tool_errors": self.tool_errors,
+            "completion_tokens": self.completion_tokens,
+        }

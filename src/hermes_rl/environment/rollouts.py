@@ -1,0 +1,118 @@
+"""One rollout, from item to score: prompt, agent loop, end of the policy's processes, reward, sandbox closed.
+
+`run_rollout` gives a Rollout for anything that happens, with a score or with a Failure; only cancellation passes
+through, and the sandbox is closed then too.
+"""
+
+import asyncio
+import inspect
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_rl.agent import AgentResult, HermesAgentLoop
+from hermes_rl.environment.contract import Environment
+from hermes_rl.errors import AuthorError, DeadlineError, Failure, VerifierError, WorldError, failure_of
+from hermes_rl.rewards import ToolContext, bridged
+from hermes_rl.tools import ToolSession
+from hermes_rl.trajectory import Rollout, Span, validate_score
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What is settled before a rollout starts. Handed down as a value, so that groups cannot see each other's."""
+
+    item: Any
+    item_id: str
+    index: int
+    seed: int
+    tool_schemas: Sequence[Mapping[str, Any]]
+    valid_tool_names: Collection[str]
+    temperature: float
+    split: str
+
+
+async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
+    task_id = str(uuid.uuid4())
+    session = env.tools.session(task_id)
+    result = AgentResult(messages=[])
+    score: float | None = None
+    failure: Failure | None = None
+    deadline = asyncio.timeout(env.config.worker_timeout)
+    try:
+        async with deadline:
+            loop = _agent_loop(env, plan, task_id, session)
+            result = loop.result
+            await loop.run(await _prompt(env, plan.item))
+            await session.end_policy()
+            score = await _score(env, plan.item, result, task_id, session)
+    except TimeoutError as error:
+        if not deadline.expired():
+            failure = failure_of(error)
+        else:
+            failure = DeadlineError(
+                "worker_timeout", f"the rollout was not done after {env.config.worker_timeout:g} s (worker_timeout)"
+            ).failure
+    except Exception as error:  # noqa: BLE001 (here every error becomes a Failure)
+        failure = failure_of(error)
+    finally:
+        await asyncio.shield(env.tools.close_session(task_id))
+    return Rollout(
+        item_id=plan.item_id,
+        index=plan.index,
+        seed=plan.seed,
+        messages=result.messages,
+        score=score,
+        stop_reason=result.stop_reason,
+        failure=failure,
+        turns_used=result.turns_used,
+        tool_uses=tuple(result.tool_uses),
+        usage=result.usage,
+        timings=tuple(sorted((*result.timings, *session.timings), key=lambda timing: timing.start)),
+        seconds=round(time.monotonic() - session.started_at, 6),
+        metadata={"task_id": task_id, "tool_errors": len(result.tool_errors)},
+    )
+
+
+def _agent_loop(env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession) -> HermesAgentLoop:
+    config = env.config
+    return HermesAgentLoop(
+        server=env.server,
+        tool_schemas=plan.tool_schemas,
+        valid_tool_names=plan.valid_tool_names,
+        max_turns=config.max_agent_turns,
+        task_id=task_id,
+        temperature=plan.temperature,
+        max_tokens=config.max_token_length,
+        extra_body=config.extra_body,
+        session=session,
+        tool_call_parser=config.tool_call_parser,
+        seed=plan.seed,
+        split=plan.split,
+    )
+
+
+async def _prompt(env: Environment, item: Any) -> list[dict[str, Any]]:
+    try:
+        return list(env.initial_messages(item))
+    except Exception as error:
+        raise AuthorError("prompt", f"making the prompt raised {type(error).__name__}: {error}") from error
+
+
+async def _score(env: Environment, item: Any, result: AgentResult, task_id: str, session: ToolSession) -> float:
+    async def ask() -> object:
+        answer: object = env.compute_reward(item, result, ToolContext(task_id))
+        return await answer if inspect.isawaitable(answer) else answer
+
+    began = time.monotonic()
+    try:
+        with env.tools.running():
+            return validate_score(await bridged(ask()))
+    except WorldError:
+        raise
+    except Exception as error:
+        raise VerifierError("raised", f"compute_reward raised {type(error).__name__}: {error}") from error
+    finally:
+        session.note(Span.VERIFIER, "compute_reward", began)

@@ -1,0 +1,117 @@
+"""One OpenAI-compatible endpoint: a pooled connection, a bound on requests in flight, and errors that name it.
+
+Every way a request can fail is an EndpointError whose cause is stable; `retryable` says whether asking again can help.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from hermes_rl import jsontext
+from hermes_rl.errors import EndpointError
+from hermes_rl.inference.config import HIDDEN, APIServerConfig
+
+BODY_SHOWN = 500
+CONNECT_TIMEOUT = 10.0
+
+
+class Endpoint:
+    def __init__(self, config: APIServerConfig, session: aiohttp.ClientSession) -> None:
+        if config.base_url is None:
+            raise ValueError("an endpoint needs a base_url")
+        self.config = config
+        self.base_url = config.base_url.rstrip("/")
+        self.in_flight = 0
+        self._session = session
+        self._headers = {"Content-Type": "application/json"}
+        self._key = config.resolved_key()
+        if self._key is not None:
+            self._headers["Authorization"] = f"Bearer {self._key}"
+        self._slots = {
+            "train": asyncio.Semaphore(config.num_max_requests_at_once),
+            "eval": asyncio.Semaphore(config.num_requests_for_eval),
+        }
+
+    async def post(self, path: str, body: Mapping[str, Any], *, split: str, timeout: float) -> Any:
+        """The decoded answer to one request, in `timeout` seconds at most, waiting for a slot included."""
+        self.in_flight += 1
+        try:
+            async with asyncio.timeout(timeout), self._slots[split]:
+                return await self._exchange("POST", path, body)
+        except TimeoutError:
+            raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=False) from None
+        finally:
+            self.in_flight -= 1
+
+    async def get(self, path: str, *, timeout: float) -> Any:
+        """The decoded answer to a GET on the API's root; used to see whether the endpoint is up."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange("GET", path, None)
+        except TimeoutError:
+            raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=True) from None
+
+    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else jsontext.dumps(body)
+        try:
+            async with self._session.request(
+                method, self.base_url + path, data=data, headers=self._headers
+            ) as response:
+                raw = await response.read()
+        except aiohttp.ClientPayloadError as error:
+            raise self._error("bad_response", f"broke off its answer: {error}") from error
+        except aiohttp.ClientResponseError as error:
+            raise self._error("bad_response", f"does not answer in HTTP: {error.message}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._error("connection", f"cannot be reached: {str(error) or type(error).__name__}") from error
+        if response.status != 200:
+            raise self._status_error(response.status, raw, response.headers.get("Retry-After"))
+        try:
+            return jsontext.loads(raw)
+        except ValueError as error:
+            raise self._error("bad_response", f"answered with broken JSON ({error}): {_shown(raw)}") from None
+
+    def _status_error(
+        self, status: int, raw: bytes, retry_after: str | None
+    ) -> "RetryableEndpointError | EndpointError":
+        retryable = status == 429 or status >= 500
+        error = self._error(f"http_{status}", f"answered HTTP {status}: {_shown(raw)}", retryable=retryable)
+        if isinstance(error, RetryableEndpointError) and retry_after:
+            error.retry_after = seconds_asked_for(retry_after, datetime.now(UTC))
+        return error
+
+    def _error(self, cause: str, what: str, *, retryable: bool = True) -> "RetryableEndpointError | EndpointError":
+        kind = RetryableEndpointError if retryable else EndpointError
+        return kind(cause, self.without_key(f"{self.base_url} (model {self.config.model_name}) {what}"))
+
+    def without_key(self, text: str) -> str:
+        """The text as it may be kept: some endpoints repeat the key they were sent."""
+        return text.replace(self._key, HIDDEN) if self._key else text
+
+
+class RetryableEndpointError(EndpointError):
+    """Asking again, perhaps elsewhere, may succeed. `retry_after` is the wait the endpoint asked for, in seconds."""
+
+    retry_after: float | None = None
+
+
+def seconds_asked_for(retry_after: str, now: datetime) -> float | None:
+    """The wait that a Retry-After header asks for, as seconds or as a date; None when it says neither."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(retry_after) - now).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _shown(raw: bytes) -> str:
+    text = raw[:BODY_SHOWN].decode(errors="replace").strip()
+    return (text or "(empty body)") + ("…" if len(raw) > BODY_SHOWN else "")

@@ -1,0 +1,152 @@
+"""Talking to the model: one `chat_completion` over one or more endpoints.
+
+The least loaded endpoint gets the request. What can be tried again is: at once on another endpoint that is well, else
+after a wait, within the deadline. What is raised in the end is an EndpointError that names the endpoint, the status
+and the body.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from hermes_rl.errors import ConfigError, EndpointError
+from hermes_rl.inference.completion import ChatCompletion
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint, RetryableEndpointError
+from hermes_rl.messages import Message
+
+# Seconds one answer to "are you there" may take, and between two questions.
+READY_ANSWER, READY_PAUSE = 5.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Seconds between tries, and how long an endpoint that failed is passed over while there are others."""
+
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+    rest: float = 5.0
+
+    def wait_before(self, attempt: int, asked_for: float | None) -> float:
+        """What the endpoint asked for, else a doubling wait with jitter; attempts count from 0."""
+        if asked_for is not None:
+            return asked_for
+        return random.uniform(0.5, 1.0) * min(self.longest_wait, self.first_wait * 2.0 ** min(attempt, 64))
+
+
+class ServerManager:
+    """Use as `async with`. Endpoints are opened on first use, on the loop that uses them."""
+
+    def __init__(self, configs: Sequence[APIServerConfig], *, retries: RetryPolicy | None = None) -> None:
+        if not configs or any(config.base_url is None for config in configs):
+            raise ConfigError("no inference endpoint was chosen; pass --openai.base_url and --openai.model_name")
+        self.configs = list(configs)
+        self.retries = retries or RetryPolicy()
+        self._session: aiohttp.ClientSession | None = None
+        self._endpoints: list[Endpoint] = []
+        self._resting_until: dict[Endpoint, float] = {}
+
+    @property
+    def servers(self) -> list[Endpoint]:
+        if not self._endpoints:
+            # No limit here: each endpoint bounds its own requests in flight.
+            self._session = self._session or aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+                auto_decompress=True,
+            )
+            self._endpoints = [Endpoint(config, self._session) for config in self.configs]
+        return self._endpoints
+
+    async def chat_completion(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        split: str = "train",
+        extra_body: dict[str, Any] | None = None,
+        **parameters: Any,
+    ) -> ChatCompletion:
+        """Ask for `n` completions; further parameters (temperature, max_tokens, tools, seed …) go out as they are."""
+        body: dict[str, Any] = {"messages": messages, "n": n}
+        body.update((name, value) for name, value in parameters.items() if value is not None)
+        body.update(extra_body or {})
+        deadline = time.monotonic() + max(config.timeout for config in self.configs)
+        attempt, failed = 0, None
+        while True:
+            endpoint = self._choose(failed)
+            try:
+                return await self._ask(endpoint, body, split, deadline)
+            except RetryableEndpointError as error:
+                wait = self.retries.wait_before(attempt, error.retry_after)
+                self._resting_until[endpoint] = time.monotonic() + max(self.retries.rest, error.retry_after or 0.0)
+                if any(other is not endpoint and not self._rests(other) for other in self.servers):
+                    wait = 0.0
+                if attempt >= endpoint.config.max_retries or time.monotonic() + wait >= deadline:
+                    raise EndpointError(error.cause, f"{error} (after {attempt + 1} tries)") from error
+                failed = endpoint
+                attempt += 1
+                await asyncio.sleep(wait)
+
+    async def wait_until_ready(self, timeout: float) -> None:
+        """Return when every endpoint whose `health_check` is on answers; EndpointError when one does not in time."""
+        checked = [endpoint for endpoint in self.servers if endpoint.config.health_check]
+        try:
+            async with asyncio.TaskGroup() as questions:
+                for endpoint in checked:
+                    questions.create_task(_wait_for(endpoint, timeout))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session, self._endpoints = self._session, None, []
+            await session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _ask(self, endpoint: Endpoint, body: dict[str, Any], split: str, deadline: float) -> ChatCompletion:
+        timeout = min(endpoint.config.timeout, deadline - time.monotonic())
+        answer = await endpoint.post(
+            "/chat/completions", {"model": endpoint.config.model_name, **body}, split=split, timeout=timeout
+        )
+        try:
+            return ChatCompletion.of(answer, endpoint.base_url)
+        except EndpointError as error:
+            raise RetryableEndpointError(error.cause, endpoint.without_key(str(error))) from None
+
+    def _choose(self, failed: Endpoint | None) -> Endpoint:
+        return min(self.servers, key=lambda endpoint: (endpoint is failed, self._rests(endpoint), endpoint.in_flight))
+
+    def _rests(self, endpoint: Endpoint) -> bool:
+        return self._resting_until.get(endpoint, 0.0) > time.monotonic()
+
+
+async def _wait_for(endpoint: Endpoint, timeout: float) -> None:
+    # /models asks without paying for a completion; vLLM, SGLang, llama.cpp and the hosted APIs all answer it.
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            await endpoint.get("/models", timeout=min(READY_ANSWER, deadline - time.monotonic()))
+        except EndpointError as error:
+            if not isinstance(error, RetryableEndpointError) or time.monotonic() + READY_PAUSE >= deadline:
+                raise EndpointError(
+                    "not_ready",
+                    f"{error}. Start the model server, or check --openai.base_url; "
+                    "--openai.health_check false skips this question for APIs that have no /models.",
+                ) from error
+        else:
+            return
+        await asyncio.sleep(READY_PAUSE)

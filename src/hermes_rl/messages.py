@@ -1,0 +1,104 @@
+"""OpenAI-format messages and tool calls, and the helpers every reward needs.
+
+A message is a plain dict, as on the wire. A tool call is normalised once, here, whether an endpoint or a parser
+gave it as a dict or as an object; after that its name is a string and its arguments are the model's own text.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hermes_rl import jsontext
+
+Message: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFunction:
+    """The function half of a tool call. `arguments` is the text the model wrote, valid JSON or not."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call the model asked for, in the shape of the OpenAI client's objects."""
+
+    id: str
+    function: ToolFunction
+    type: str = "function"
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def arguments(self) -> str:
+        return self.function.arguments
+
+    @classmethod
+    def make(cls, name: str, arguments: str, call_id: str | None = None) -> "ToolCall":
+        return cls(id=call_id or f"call_{uuid.uuid4().hex[:24]}", function=ToolFunction(name, arguments))
+
+    @classmethod
+    def of(cls, raw: Any) -> "ToolCall":
+        """Normalise a tool call given as a dict, as an SDK object or as one of ours."""
+        if isinstance(raw, cls):
+            return raw
+        function = _part(raw, "function") or {}
+        name, arguments, call_id = _part(function, "name"), _part(function, "arguments"), _part(raw, "id")
+        if arguments is None:
+            arguments = "{}"
+        elif not isinstance(arguments, str):
+            # Some endpoints send the arguments already parsed.
+            arguments = jsontext.dumps(arguments).decode()
+        return cls.make(
+            name if isinstance(name, str) else "",
+            arguments,
+            call_id if isinstance(call_id, str) else None,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "type": self.type, "function": {"name": self.name, "arguments": self.arguments}}
+
+
+def tool_calls(messages: Iterable[Message]) -> list[ToolCall]:
+    """Every tool call of the conversation, in order."""
+    return [
+        ToolCall.of(raw)
+        for message in messages
+        if message.get("role") == "assistant"
+        for raw in message.get("tool_calls") or ()
+    ]
+
+
+def tools_used(messages: Iterable[Message]) -> list[str]:
+    """The names of the tools that were called, in order, repeats kept."""
+    return [call.name for call in tool_calls(messages) if call.name]
+
+
+def final_response(messages: Iterable[Message]) -> str:
+    """The text of the last assistant message that has any; "" when there is none."""
+    for message in reversed(list(messages)):
+        if message.get("role") == "assistant":
+            text = content_text(message.get("content"))
+            if text:
+                return text
+    return ""
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's content, which may be a string, a list of parts or null."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(
+            part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        )
+    return ""
+
+
+def _part(source: Any, name: str) -> Any:
+    return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)

@@ -1,0 +1,185 @@
+"""The vocabulary page: Sequence, Rollout, Group.
+
+Always true here: a rollout has either a finite score and a StopReason, or a Failure and no score; a sequence's
+columns have one length. Whoever builds something else gets an exception, so nothing invalid travels further.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+from hermes_rl.errors import Failure, VerifierError
+from hermes_rl.messages import Message
+
+
+class StopReason(StrEnum):
+    """Why the policy's work on an item ended. Every one of them is scored."""
+
+    NATURAL = "natural"
+    MAX_TURNS = "max_turns"
+    LENGTH = "length"
+    UNPARSED_TOOL_CALL = "unparsed_tool_call"
+
+
+class Span(StrEnum):
+    """What a stretch of a rollout's time was spent on."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    SANDBOX = "sandbox"
+    VERIFIER = "verifier"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One stretch of time: seconds from the rollout's beginning, and how long."""
+
+    span: Span
+    name: str
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One tool call as it happened: the model's own text in, the tool's whole answer out."""
+
+    turn: int
+    call_id: str
+    name: str
+    arguments: str
+    result: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the endpoint counted them; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            _sum(self.prompt_tokens, other.prompt_tokens), _sum(self.completion_tokens, other.completion_tokens)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a sequence's tokens were drawn. `logprobs` says whether they are the raw model's or after these filters."""
+
+    temperature: float
+    top_p: float | None = None
+    top_k: int | None = None
+    logprobs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Token ids of one contiguous context. `mask` is 1 on the tokens the policy sampled, 0 on all others.
+
+    `logprobs` and `versions` (the policy version that sampled the token) hold None where the mask is 0.
+    """
+
+    tokens: tuple[int, ...]
+    mask: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    versions: tuple[int | None, ...]
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.tokens), len(self.mask), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1:
+            raise ValueError(f"a sequence's columns must have one length, got {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One agent's work on one item."""
+
+    item_id: str
+    index: int
+    seed: int
+    messages: list[Message]
+    score: float | None = None
+    stop_reason: StopReason | None = None
+    failure: Failure | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    turn_scores: tuple[float, ...] = ()
+    turns_used: int = 0
+    tool_uses: tuple[ToolUse, ...] = ()
+    usage: Usage = Usage()
+    timings: tuple[Timing, ...] = ()
+    seconds: float = 0.0
+    sequences: tuple[Sequence, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.score is None) == (self.failure is None):
+            raise ValueError(f"a rollout has either a score or a failure, got {self.score!r} and {self.failure!r}")
+        if self.score is not None and (type(self.score) is not float or not math.isfinite(self.score)):
+            raise ValueError(f"a score is a finite float, got {self.score!r}")
+        if self.score is not None and self.stop_reason is None:
+            raise ValueError("a scored rollout says why it stopped")
+
+    @property
+    def scored(self) -> bool:
+        return self.score is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a group came from, enough to make it again."""
+
+    environment: str
+    environment_hash: str
+    model: str
+    versions: Mapping[str, str]
+    dataset_hash: str | None = None
+    image_digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The rollouts of one item, compared with each other; the unscored ones stay in it and are never trained on."""
+
+    item_id: str
+    item: Any
+    rollouts: tuple[Rollout, ...]
+    provenance: Provenance
+    tools: tuple[str, ...] = ()
+    split: str = "train"
+    created_at: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def scored(self) -> tuple[Rollout, ...]:
+        return tuple(rollout for rollout in self.rollouts if rollout.scored)
+
+    @property
+    def scores(self) -> list[float]:
+        return [rollout.score for rollout in self.rollouts if rollout.score is not None]
+
+
+def validate_score(value: object) -> float:
+    """The score a reward returned, as a finite float; a VerifierError for anything else."""
+    if not isinstance(value, Real):
+        raise VerifierError(
+            "not_a_number", f"compute_reward returned {value!r} ({type(value).__name__}); return a finite float"
+        )
+    try:
+        score = float(value)
+    except OverflowError:
+        score = math.inf
+    if not math.isfinite(score):
+        raise VerifierError("not_finite", f"compute_reward returned {score!r}; return a finite float")
+    return score
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

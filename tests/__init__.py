@@ -1,0 +1,1 @@
+"""The tests of hermes-rl; they mirror src/."""

@@ -1,0 +1,181 @@
+"""The command as a person and as a program meet it: help, errors with the next step, --json, and the four choices."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_rl.environment.endpoint_choice import CHOICES, ask_for_endpoint
+from hermes_rl.errors import ConfigError
+from hermes_rl.inference import ServerType
+from tests.support.scripted_model import ScriptedModel, Status, Text
+
+NO_TERMINAL: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100}
+
+
+def hermes_rl(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hermes_rl", *arguments]
+    return subprocess.run(command, check=False, **(NO_TERMINAL | options))
+
+
+async def on_model(script: Any, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command against a scripted model."""
+    async with ScriptedModel(script) as model:
+        flags = ["--openai.base_url", model.base_url, "--openai.model_name", "scripted", "--openai.max_retries", "0"]
+        return await asyncio.to_thread(hermes_rl, *arguments, *flags, **options)
+
+
+def writes_the_word(request: dict[str, Any]) -> Text:
+    word = request["messages"][-1]["content"].split()[1]
+    call = {"name": "terminal", "arguments": {"command": f"echo {word} > out.txt"}}
+    return Text(f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
+
+
+def test_help_names_the_verbs() -> None:
+    done = hermes_rl("--help")
+    assert done.returncode == 0
+    assert "process" in done.stdout
+    assert "evaluate" in done.stdout
+
+
+def test_the_help_of_an_environment_shows_its_own_defaults() -> None:
+    done = hermes_rl("process", "terminal_test", "--help", env={**os.environ, "COLUMNS": "200"})
+    assert "--env.max_agent_turns INT" in done.stdout
+    assert "Model calls of one rollout at most. [1]" in done.stdout
+    assert "--openai.base_url" in done.stdout
+
+
+def test_a_verb_without_an_environment_says_what_to_name() -> None:
+    done = hermes_rl("process")
+    assert done.returncode == 2
+    assert "name an environment first" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("process", "nowhere"), "bundled ones (terminal_test)"),
+        (("process", "terminal_test", "--env.group_size", "none"), "--env.group_size"),
+        (("process", "terminal_test", "--env.grup_size", "3"), "No such option"),
+        (("process", "terminal_test", "--config", "missing.yaml"), "missing.yaml cannot be read"),
+        (("evaluate", "terminal_test", "--openai.base_url", "http://127.0.0.1:9/v1", "--openai.api_key", "env:NO_SUCH"),
+         "NO_SUCH, which is not set"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_told_without_a_traceback(arguments: tuple[str, ...], told: str) -> None:
+    done = hermes_rl(*arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_an_endpoint_the_four_choices_are_explained() -> None:
+    done = hermes_rl("process", "terminal_test")
+    assert done.returncode == 2
+    assert all(choice.title in done.stderr for choice in CHOICES)
+    assert len(CHOICES) == 4
+
+
+def test_a_person_at_the_terminal_is_asked() -> None:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "hermes_rl", "evaluate", "terminal_test"]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as asked:
+        os.close(terminal)
+        screen = b""
+        while b"Which one (1-4)" not in screen:
+            screen += os.read(controller, 4096)
+        asked.kill()
+    os.close(controller)
+
+
+def test_the_answers_become_an_endpoint() -> None:
+    answers = iter(["3", "http://somewhere/v1", "a-model", "env:MY_KEY"])
+    endpoint = ask_for_endpoint(lambda text, default: next(answers))
+    assert (endpoint.base_url, endpoint.model_name, endpoint.api_key) == (
+        "http://somewhere/v1",
+        "a-model",
+        "env:MY_KEY",
+    )
+    assert (endpoint.server_type, endpoint.health_check) == (ServerType.OPENAI, False)
+
+
+def test_an_answer_outside_the_choices_is_refused() -> None:
+    with pytest.raises(ConfigError, match="from 1 to 4"):
+        ask_for_endpoint(lambda text, default: "5")
+
+
+async def test_process_prints_one_json_object_and_keeps_the_rest_apart(tmp_path: Path) -> None:
+    done = await on_model(
+        writes_the_word, "process", "terminal_test", "--json", "--env.total_steps", "3", "--env.group_size", "2",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["groups"], summary["scored"], summary["mean_score"]) == (3, 6, 1.0)
+    assert len((tmp_path / summary["path"]).read_text().splitlines()) == 3
+    assert "process 3/3" in done.stderr
+
+
+async def test_evaluate_prints_a_table_and_json(tmp_path: Path) -> None:
+    done = await on_model(
+        writes_the_word, "eval", "terminal_test", "--json", "--env.eval_size", "4", "--env.data_dir_to_save_evals",
+        str(tmp_path / "evals"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"]["eval/mean_reward"] == 1.0
+    assert "eval/mean_reward" in done.stderr
+    assert (tmp_path / "evals" / "samples.jsonl").exists()
+
+
+async def test_failures_are_counted_by_cause_in_the_summary(tmp_path: Path) -> None:
+    done = await on_model(
+        lambda _: Status(500, "the GPU is on fire"), "process", "terminal_test", "--env.total_steps", "2", cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "not scored: endpoint/http_500" in done.stderr
+    assert "the GPU is on fire" in done.stderr
+
+
+async def test_an_existing_output_is_not_mixed_with_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("{}\n")
+    flags = ["process", "terminal_test", "--env.total_steps", "1", "--env.data_path_to_save_groups", "out.jsonl"]
+    refused = await on_model(writes_the_word, *flags, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--overwrite" in refused.stderr
+    replaced = await on_model(writes_the_word, *flags, "--overwrite", cwd=tmp_path)
+    assert replaced.returncode == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+
+
+async def test_a_literal_key_is_warned_of_and_never_printed(tmp_path: Path) -> None:
+    flags = ["process", "terminal_test", "--env.total_steps", "1", "--json", "--openai.api_key", "sk-very-secret"]
+    done = await on_model(writes_the_word, *flags, cwd=tmp_path)
+    assert "warning: --openai.api_key holds a literal key" in done.stderr
+    written = "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
+    assert "sk-very-secret" not in done.stderr + done.stdout + written
+
+
+def test_a_dead_endpoint_says_what_to_start() -> None:
+    done = hermes_rl(
+        "process", "terminal_test", "--openai.base_url", "http://127.0.0.1:9/v1", "--openai.ready_timeout", "1"
+    )
+    assert done.returncode == 1
+    assert "Start the model server, or check --openai.base_url" in done.stderr
+
+
+def test_environments_are_listed_for_programs_too() -> None:
+    (row,) = json.loads(hermes_rl("env", "list", "--json").stdout)
+    assert row["name"] == "terminal_test"
+    assert "terminal_test" in hermes_rl("env", "list").stdout
+
+
+def test_an_environments_own_command_line_has_both_modes() -> None:
+    done = subprocess.run([sys.executable, "environments/terminal_test_env.py", "--help"], check=False, **NO_TERMINAL)
+    assert "process" in done.stdout
+    assert "evaluate" in done.stdout

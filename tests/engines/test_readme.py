@@ -1,0 +1,97 @@
+"""The README's first steps, run as written: a clean clone, a fresh virtual environment, nothing else."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import READY_DEADLINE_S, first_line
+
+ROOT = Path(__file__).parents[2]
+SECTION = "## Try it in five minutes"
+
+
+def blocks() -> list[str]:
+    """The bash blocks of the section, in order: install, model, process, evaluate."""
+    section = (ROOT / "README.md").read_text().split(SECTION)[1].split("\n## ")[0]
+    found: list[str] = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A clone with today's files, committed or not."""
+    copied = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True).split("\n")
+    source = tmp_path / "source"
+    for name in filter(None, copied):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], check=True)
+    return tmp_path
+
+
+def home_of(folder: Path) -> Path:
+    """The newcomer's home, the same for every shell of one test."""
+    return next(parent / "home" for parent in (folder, *folder.parents) if (parent / "home").is_dir())
+
+
+def shell(script: str, folder: Path, output: int) -> "subprocess.Popen[str]":
+    """A newcomer's shell: the virtual environment of these tests is not in it, nor is anybody's home."""
+    own = str(Path(sys.executable).parent)
+    path = [str(Path(sys.base_prefix) / "bin"), *(part for part in os.environ["PATH"].split(":") if part != own)]
+    environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    environment |= {"PATH": ":".join(path), "HOME": str(home_of(folder))}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    return subprocess.Popen(command, cwd=folder, text=True, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def run(script: str, folder: Path) -> str:
+    with shell(script, folder, subprocess.PIPE) as process:
+        output = process.communicate(timeout=280)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture
+def checkout(home: Path) -> Path:
+    (home / "home").mkdir()
+    (home / "work").mkdir()
+    run(blocks()[0].replace("ADDRESS-OF-THIS-REPOSITORY", str(home / "source")), home / "work")
+    return home / "work" / "hermes-rl"
+
+
+@pytest.fixture
+def model(checkout: Path) -> Iterator[None]:
+    # `exec`, so that the process we end is the model's own.
+    script = blocks()[1].replace("python scripts", "exec python scripts")
+    with shell(script, checkout, subprocess.PIPE) as process:
+        assert process.stdout is not None
+        seen = ""
+        while not (line := first_line(process.stdout, READY_DEADLINE_S)).startswith("ready: "):
+            seen += line
+            assert line, f"the small model did not start: {seen}"
+        yield
+        process.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("model")
+def test_the_first_five_minutes_work_as_written(checkout: Path) -> None:
+    activate = "source .venv/bin/activate\n"
+    shown = run(activate + blocks()[2], checkout)
+    assert "process 5/5" in shown
+    groups = [json.loads(line) for line in (checkout / "output.jsonl").read_text().splitlines()]
+    assert [len(group["rollouts"]) for group in groups] == [4] * 5
+    shown = run(activate + blocks()[3], checkout)
+    assert "eval/mean_reward" in shown
+    assert (checkout / "evals" / "metrics.json").exists()
+    assert (checkout / "evals" / "samples.jsonl").exists()

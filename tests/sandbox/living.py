@@ -1,0 +1,25 @@
+"""Which processes live, seen from the host."""
+
+import uuid
+from pathlib import Path
+
+from hermes_rl.sandbox.process_tree import everyone
+
+
+def nap() -> str:
+    """A command that sleeps for minutes and can be told from every other one on this machine."""
+    return f"sleep 600.{uuid.uuid4().int % 10**12:012d}"
+
+
+def arguments(pid: int) -> bytes:
+    """The arguments of a process, each ended by a NUL; empty for one that is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def living(command: str) -> list[int]:
+    """The processes whose arguments are exactly these words."""
+    wanted = b"".join(word.encode() + b"\0" for word in command.split())
+    return [pid for pid in everyone() if arguments(pid) == wanted]

@@ -1,0 +1,156 @@
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hermes_rl.sandbox import BubblewrapBackend, Sandbox
+
+SECRET = "sk-this-must-never-be-seen"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+
+@pytest.mark.usefixtures("secret")
+async def test_nothing_of_our_environment_is_visible(sandbox: Sandbox) -> None:
+    seen = await sandbox.exec("env; cat /proc/self/environ /proc/$$/environ", timeout=10)
+    names = (await sandbox.exec("env | cut -d= -f1", timeout=10)).stdout.decode().split()
+    assert b"HERMES_RL_EXEC" in seen.stdout
+    assert SECRET.encode() not in seen.stdout
+    assert set(names) <= {"HERMES_RL_EXEC", "HOME", "LANG", "OLDPWD", "PATH", "PWD", "SHLVL", "TERM", "USER", "_"}
+
+
+@pytest.mark.usefixtures("secret")
+async def test_no_process_in_the_sandbox_shows_our_environment(bubblewrap: BubblewrapBackend) -> None:
+    async with await bubblewrap.start() as jail:
+        watching = jail.exec("for i in $(seq 50); do cat /proc/*/environ 2>/dev/null; done", timeout=20)
+        seen, *_ = await asyncio.gather(watching, *(jail.exec("true", timeout=20) for _ in range(20)))
+        assert b"HERMES_RL_EXEC" in seen.stdout
+        assert SECRET.encode() not in seen.stdout
+        assert SECRET.encode() not in Path(f"/proc/{jail._pid}/environ").read_bytes()
+
+
+async def test_there_is_no_network_but_the_loopback(jail: Sandbox) -> None:
+    seen = await jail.exec("tail -n +3 /proc/net/dev | cut -d: -f1; (exec 3<>/dev/tcp/192.0.2.1/80) 2>&1", timeout=10)
+    assert seen.stdout.decode().split()[0] == "lo"
+    assert b"unreachable" in seen.stdout
+
+
+async def test_the_host_and_other_workspaces_are_invisible(bubblewrap: BubblewrapBackend, tmp_path: Path) -> None:
+    (tmp_path / "host file").write_text("host")
+    async with await bubblewrap.start() as one, await bubblewrap.start() as other:
+        await one.write("mine", b"private")
+        inside = await other.exec(
+            f"ls /tmp /workspace; ls {tempfile.gettempdir()}/hermes-rl-*; cat '{tmp_path}/host file'", timeout=10
+        )
+        assert inside.stdout.strip() == b"/tmp:\n\n/workspace:"
+        seen = (await other.exec("ls /; cat /etc/passwd", timeout=10)).stdout
+        assert b"home" not in seen.split(b"root:x")[0]
+        assert (await other.exec("ls /proc | grep -c '^[0-9]*$'", timeout=10)).stdout.strip() in {
+            b"2",
+            b"3",
+            b"4",
+            b"5",
+        }
+
+
+async def test_only_the_workspace_and_temporary_places_are_writable(jail: Sandbox) -> None:
+    for place in (
+        "/usr/x",
+        "/usr/bin/bash",
+        "/etc/ld.so.preload",
+        "/etc/passwd",
+        "/x",
+        "/lib64/x",
+        "/proc/sys/kernel/hostname",
+    ):
+        assert (await jail.exec(f"echo x > {place}", timeout=10)).exit_code != 0, place
+    assert (await jail.exec("rm -f /lib64 /bin; ln -sfn /tmp /lib64; ls -d /lib64/", timeout=10)).stdout == b"/lib64/\n"
+    for place in ("/workspace/x", "/tmp/x", "/dev/shm/x", "/dev/null"):
+        assert (await jail.exec(f"echo x > {place}", timeout=10)).exit_code == 0, place
+
+
+async def test_commands_have_no_capability_and_cannot_get_one(jail: Sandbox) -> None:
+    status = (await jail.exec("cat /proc/self/status", timeout=10)).stdout.decode()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert [fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == ["0" * 16] * 4
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Uid"].split() == ["1000"] * 4
+    assert fields["Gid"].split() == ["1000"] * 4
+    assert fields["Groups"].strip() in {"", "65534"}
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "mount -t tmpfs x /tmp",
+        "umount /tmp",
+        "unshare --user true",
+        "unshare --mount true",
+        "unshare --map-root-user true",
+        "nsenter --target=1 --mount true",
+        "nsenter --target=1 --user true",
+        "chroot / true",
+        "chown 0 .",
+        "cat /proc/1/environ",
+        "cat /proc/1/mem",
+        "echo > /proc/1/fd/0",
+        "ls /proc/1/root/",
+        "hostname other",
+    ],
+)
+async def test_what_would_lead_out_is_refused(jail: Sandbox, attempt: str) -> None:
+    assert (await jail.exec(attempt, timeout=10)).exit_code != 0
+
+
+async def test_the_first_process_cannot_be_killed_from_inside(jail: Sandbox) -> None:
+    await jail.exec("for s in $(seq 1 64); do kill -$s 1; kill -$s -- -1; done", timeout=10)
+    assert await jail.alive()
+    assert (await jail.exec("echo on", timeout=10)).stdout == b"on\n"
+
+
+async def test_orphans_are_reaped(jail: Sandbox) -> None:
+    await jail.exec("for i in $(seq 50); do (true &) ; done; sleep 0.2", timeout=10)
+    assert (await jail.exec("grep -l '^State:.*zombie' /proc/[0-9]*/status", timeout=10)).stdout == b""
+
+
+async def test_a_terminal_device_can_be_had(jail: Sandbox) -> None:
+    result = await jail.exec("""python3 -c 'import pty; pty.spawn(["tty"])'""", timeout=10)
+    assert result.stdout.strip() == b"/dev/pts/0"
+
+
+async def test_a_command_has_no_controlling_terminal(sandbox: Sandbox) -> None:
+    assert (await sandbox.exec("exec 3</dev/tty", timeout=10)).exit_code != 0
+
+
+async def test_a_link_to_a_host_file_leads_to_the_sandbox_only(jail: Sandbox) -> None:
+    await jail.exec(
+        "ln -s /etc/shadow answer; ln -s /etc/hostname name; ln -s /proc/1/root/etc/shadow root", timeout=10
+    )
+    for name in ("answer", "name", "root"):
+        with pytest.raises((FileNotFoundError, PermissionError)):
+            await jail.read(name)
+    with pytest.raises(OSError, match="passwd"):
+        await jail.write("/etc/passwd", b"x")
+
+
+async def test_given_loader_variables_never_reach_the_tools_that_enter(jail: Sandbox) -> None:
+    result = await jail.exec("/usr/bin/true", env={"LD_PRELOAD": "/workspace/none.so"}, timeout=10)
+    assert result.stderr.count(b"none.so") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each sandbox a user of its own")
+async def test_under_root_each_sandbox_has_a_user_of_its_own(bubblewrap: BubblewrapBackend) -> None:
+    async with await bubblewrap.start() as one, await bubblewrap.start() as other:
+        owners = []
+        for sandbox in (one, other):
+            await sandbox.write("file", b"x")
+            file = sandbox._directory / "file"
+            owners.append((file.stat().st_uid, file.stat().st_gid))
+            assert file.parent.stat().st_mode & 0o777 == 0o700
+        assert len(set(owners)) == 2
+        assert all(uid == gid >= 2**15 for uid, gid in owners)

@@ -1,0 +1,1 @@
+"""Parts the tests stand on that are not tests themselves."""

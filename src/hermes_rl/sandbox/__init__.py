@@ -10,6 +10,7 @@ from hermes_rl.sandbox.protocol import (
     WORKSPACE,
     Backend,
     Capabilities,
+    Command,
     ExecResult,
     Sandbox,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "BubblewrapBackend",
     "BubblewrapSandbox",
     "Capabilities",
+    "Command",
     "ExecResult",
     "LocalBackend",
     "LocalSandbox",

@@ -18,7 +18,7 @@ from hermes_rl.sandbox import commands
 from hermes_rl.sandbox.child import Child
 from hermes_rl.sandbox.namespaces import READY, Tools, enter_argv, fresh_uid, start_argv, why_not, write_etc
 from hermes_rl.sandbox.process_tree import children, descendants, halt, marker_of, send_signal
-from hermes_rl.sandbox.protocol import DEFAULT_MAX_OUTPUT, WORKSPACE, Capabilities, ExecResult, Sandbox
+from hermes_rl.sandbox.protocol import WORKSPACE, Capabilities, Command, ExecResult, Sandbox
 from hermes_rl.sandbox.workspaces import Workspaces
 
 START_TIMEOUT = 20.0
@@ -131,39 +131,24 @@ class BubblewrapSandbox(Sandbox):
         except ProcessLookupError:
             raise SandboxError("start", "a bubblewrap sandbox died as soon as it was ready") from None
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        timeout: float,
-        merge_stderr: bool = False,
-        max_output: int = DEFAULT_MAX_OUTPUT,
-    ) -> ExecResult:
+    async def run(self, command: Command) -> ExecResult:
         self._require_alive()
         marker = secrets.token_hex(8)
         self._markers.add(marker)
-        script = commands.script(command, home=WORKSPACE, marker=marker, cwd=cwd, env=env, stdin=stdin)
-        if isinstance(script, ExecResult):
-            return script
 
         async def kill(pid: int) -> None:
             await self._kill(pid, marker)
 
-        result = await commands.run(
-            [*enter_argv(self._tools, self.owner, self._outer.pid, self._pid), self._tools.bash, "-c", script.text],
-            env=script.env,
+        result = await commands.run_in_shell(
+            [*enter_argv(self._tools, self.owner, self._outer.pid, self._pid), self._tools.bash],
+            command,
+            home=WORKSPACE,
+            marker=marker,
             kill=kill,
-            timeout=timeout,
-            stdin=script.stdin,
-            merge_stderr=merge_stderr,
-            max_output=max_output,
             leftovers=self._leftovers,
-            owner=self.owner,
             running=self._running,
             gate=self._gate,
+            owner=self.owner,
         )
         self._require_alive()
         return result

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from hermes_rl.sandbox.child import Child
 from hermes_rl.sandbox.process_tree import MARKER
-from hermes_rl.sandbox.protocol import DEFAULT_MAX_OUTPUT, TIMEOUT_EXIT_CODE, ExecResult
+from hermes_rl.sandbox.protocol import DEFAULT_MAX_OUTPUT, TIMEOUT_EXIT_CODE, Command, ExecResult
 
 CANNOT_RUN_EXIT_CODE = 126
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -61,39 +61,60 @@ def base_environment(home: str) -> dict[str, str]:
     return {"PATH": PATH, "HOME": home, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
-def script(
-    command: str,
+async def run_in_shell(
+    shell: Sequence[str],
+    command: Command,
     *,
     home: str,
     marker: str,
-    cwd: str | None,
-    env: Mapping[str, str] | None,
-    stdin: bytes | None,
-) -> Script | ExecResult:
-    """The bash script that runs `command` in its directory, or the result of a command no shell can be given."""
-    if "\0" in command or (cwd and "\0" in cwd):
+    kill: Kill,
+    leftovers: Leftovers,
+    running: set[int],
+    gate: asyncio.Lock,
+    owner: int | None = None,
+) -> ExecResult:
+    """Run a command by `shell -c`, in its directory under `home`, with the allow-listed environment and the marker."""
+    script = _script(command, home, marker)
+    if isinstance(script, ExecResult):
+        return script
+    return await run(
+        [*shell, "-c", script.text],
+        env=script.env,
+        kill=kill,
+        timeout=command.timeout,
+        stdin=script.stdin,
+        merge_stderr=command.merge_stderr,
+        max_output=command.max_output,
+        leftovers=leftovers,
+        running=running,
+        owner=owner,
+        gate=gate,
+    )
+
+
+def _script(command: Command, home: str, marker: str) -> Script | ExecResult:
+    """The bash script that runs a command in its directory, or the result of a command no shell can be given."""
+    if "\0" in command.text or (command.cwd and "\0" in command.cwd):
         return ExecResult(CANNOT_RUN_EXIT_CODE, b"", b"hermes-rl: a command cannot contain a NUL character\n")
-    command = _encodable(command)
-    directory = _encodable(posixpath.join(home, cwd or ""))
+    text = _encodable(command.text)
+    directory = _encodable(posixpath.join(home, command.cwd or ""))
     environment = {**base_environment(home), MARKER: marker}
     # Given variables take their real names only inside the shell: the tools that enter the sandbox run with more
     # rights than the command and must not meet an LD_PRELOAD. Values stay out of the arguments, which `ps` shows.
     exports = ""
-    for index, (name, value) in enumerate((env or {}).items()):
+    for index, (name, value) in enumerate(command.env.items()):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name for an environment variable")
         environment[f"HERMES_RL_ENV_{index}"] = value
         exports += f'export {name}="$HERMES_RL_ENV_{index}"; unset HERMES_RL_ENV_{index}; '
     # On the command's own first line, so that the line numbers in bash's messages are the command's.
     opening = f"{exports}cd -- {shlex.quote(directory)} || exit {CANNOT_RUN_EXIT_CODE}; "
-    encoded = command.encode("utf-8", "surrogateescape")
+    encoded = text.encode("utf-8", "surrogateescape")
     if len(opening) + len(encoded) <= _LONGEST_ARGUMENT:
-        return Script(opening + command, environment, stdin)
+        return Script(opening + text, environment, command.stdin)
     # `read -N` on a file leaves the offset right behind the text, so the rest is the command's own stdin.
     length = f"LC_ALL=C IFS= read -r -N {len(encoded)} HERMES_RL_COMMAND"
-    return Script(
-        f'{length}; {opening}eval "$HERMES_RL_COMMAND"', environment, encoded + (stdin if stdin is not None else b"")
-    )
+    return Script(f'{length}; {opening}eval "$HERMES_RL_COMMAND"', environment, encoded + (command.stdin or b""))
 
 
 async def run(

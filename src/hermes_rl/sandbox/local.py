@@ -10,13 +10,12 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 from hermes_rl.errors import SandboxError
 from hermes_rl.sandbox import commands
 from hermes_rl.sandbox.process_tree import descendants, everyone, marker_of, send_signal
-from hermes_rl.sandbox.protocol import DEFAULT_MAX_OUTPUT, Capabilities, ExecResult, Sandbox
+from hermes_rl.sandbox.protocol import Capabilities, Command, ExecResult, Sandbox
 from hermes_rl.sandbox.workspaces import Workspaces
 
 _KILL_ROUNDS = 20
@@ -76,36 +75,21 @@ class LocalSandbox(Sandbox):
         self._running: set[int] = set()
         self._closing: asyncio.Task[None] | None = None
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        timeout: float,
-        merge_stderr: bool = False,
-        max_output: int = DEFAULT_MAX_OUTPUT,
-    ) -> ExecResult:
+    async def run(self, command: Command) -> ExecResult:
         self._require_open()
         marker = f"{self._id}.{secrets.token_hex(8)}"
-        script = commands.script(command, home=self.workspace, marker=marker, cwd=cwd, env=env, stdin=stdin)
-        if isinstance(script, ExecResult):
-            return script
 
         async def kill(pid: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             await self._kill({pid}, marker)
 
-        result = await commands.run(
-            [self._bash, "-c", script.text],
-            env=script.env,
+        result = await commands.run_in_shell(
+            [self._bash],
+            command,
+            home=self.workspace,
+            marker=marker,
             kill=kill,
-            timeout=timeout,
-            stdin=script.stdin,
-            merge_stderr=merge_stderr,
-            max_output=max_output,
             leftovers=self._leftovers,
             running=self._running,
             gate=self._gate,

@@ -1,6 +1,6 @@
 """The Sandbox protocol: one rollout's machine, whatever runs it.
 
-A backend implements `exec`, `end_processes`, `alive` and `close`; files travel through `exec`, so a path is always
+A backend implements `run`, `end_processes`, `alive` and `close`; files travel through commands, so a path is always
 resolved inside the sandbox, where a symbolic link made by the policy leads nowhere else.
 """
 
@@ -8,7 +8,7 @@ import posixpath
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
@@ -18,6 +18,19 @@ TIMEOUT_EXIT_CODE = 124
 WORKSPACE = "/workspace"
 DEFAULT_MAX_OUTPUT = 10 * 1024 * 1024
 FILE_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A shell command as a backend gets it: everything that `Sandbox.exec` was told."""
+
+    text: str
+    timeout: float
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    merge_stderr: bool = False
+    max_output: int = DEFAULT_MAX_OUTPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,6 @@ class Sandbox(ABC):
     workspace: str = WORKSPACE
     scratch: str = "/tmp"  # noqa: S108 - inside the sandbox; where tools keep state that is not the policy's work
 
-    @abstractmethod
     async def exec(
         self,
         command: str,
@@ -63,6 +75,11 @@ class Sandbox(ABC):
         A process left in the background by a command that ended stays until the sandbox closes. `max_output`
         bounds each stream; what comes after is read and dropped. Raises SandboxError when the sandbox is gone.
         """
+        return await self.run(Command(command, timeout, cwd, env or {}, stdin, merge_stderr, max_output))
+
+    @abstractmethod
+    async def run(self, command: Command) -> ExecResult:
+        """What `exec` promises, for the backend to keep."""
 
     @abstractmethod
     async def end_processes(self) -> None:

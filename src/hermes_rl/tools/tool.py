@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -34,7 +35,7 @@ class Tool:
             "function": {
                 "name": self.name,
                 "description": self.description,
-                "parameters": _without_titles(self.arguments.model_json_schema()),
+                "parameters": _json_schema(self.arguments),
             },
         }
 
@@ -66,6 +67,11 @@ def tool(function: ToolFunctionType) -> Tool:
     name = getattr(function, "__name__", "")
     arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
     return Tool(name, re.sub(r"\s+", " ", summary).strip(), arguments, function)
+
+
+@cache
+def _json_schema(model: type[BaseModel]) -> Any:
+    return _without_titles(model.model_json_schema())
 
 
 def _without_titles(schema: Any) -> Any:

@@ -12,13 +12,13 @@ from hermes_rl.errors import ConfigError, EndpointError, SandboxError
 from hermes_rl.inference import APIServerConfig, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.sandbox import SandboxPool, open_backend
-from hermes_rl.tools import ToolHost, all_tools, chosen_tools
+from hermes_rl.tools import ToolHost, all_tools
 from hermes_rl.trajectory import Span, StopReason
 from tests.support.scripted_model import Calls, RawMessage, ScriptedModel, Status, Text, in_order
 
 DONE = Text("done")
 PROMPT: list[Message] = [{"role": "user", "content": "go"}]
-TOOLS = chosen_tools(["terminal", "file"], None, ())
+TOOLS = all_tools()
 SCHEMAS = [tool.schema for tool in TOOLS.values()]
 
 

@@ -1,39 +1,60 @@
+"""Toolsets by name, and the choice of them: unknown names are refused with the known ones."""
+
+from random import Random
+
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.tools import TOOLSETS, all_tools, chosen_tools
+from hermes_rl.tools import TOOLSETS, ToolChoice, all_tools, open_toolsets
 
 
-def test_the_configurations_choice_comes_first() -> None:
-    assert list(chosen_tools(["terminal"], None, ["file"])) == ["terminal", "process"]
+def test_the_configurations_choice_goes_over_the_default() -> None:
+    assert ToolChoice(enabled=["terminal"], default=["file"]).possible() == ["terminal"]
 
 
-def test_without_a_choice_the_environments_default_holds() -> None:
-    assert list(chosen_tools(None, None, ["file"])) == ["read_file", "write_file", "patch", "search_files"]
+def test_the_default_is_taken_when_nothing_is_chosen() -> None:
+    assert ToolChoice(default=["file"]).possible() == ["file"]
 
 
-def test_without_either_the_error_lists_the_toolsets() -> None:
-    with pytest.raises(ConfigError, match="known: file, terminal"):
-        chosen_tools(None, None, [])
+def test_no_choice_at_all_is_an_error_that_lists_the_toolsets() -> None:
+    with pytest.raises(ConfigError, match=r"no toolset was chosen.*file, .*terminal"):
+        ToolChoice()
 
 
-def test_an_empty_list_is_an_agent_without_tools() -> None:
-    assert chosen_tools([], None, ["file"]) == {}
+def test_an_empty_list_means_no_tools() -> None:
+    assert ToolChoice(enabled=[], default=["file"]).possible() == []
 
 
-def test_a_disabled_toolset_is_left_out() -> None:
-    assert list(chosen_tools(["terminal", "file"], ["file"], [])) == ["terminal", "process"]
+def test_disabled_toolsets_are_taken_away_from_either() -> None:
+    assert ToolChoice(enabled=["terminal", "file"], disabled=["file"]).possible() == ["terminal"]
+    assert ToolChoice(default=["file"], disabled=["file"]).possible() == []
 
 
-def test_a_default_toolset_can_be_disabled() -> None:
-    assert chosen_tools(None, ["file"], ["file"]) == {}
+@pytest.mark.parametrize(("enabled", "disabled"), [(["shell"], []), (["file"], ["shell"])])
+def test_an_unknown_name_is_refused_with_the_known_ones(enabled: list[str], disabled: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"no toolset is named 'shell'; known: .*file, .*terminal"):
+        ToolChoice(enabled=enabled, disabled=disabled)
 
 
-@pytest.mark.parametrize(("enabled", "disabled"), [(["teminal"], None), (["terminal"], ["teminal"])])
-def test_an_unknown_toolset_is_refused_with_the_known_ones(enabled: list[str], disabled: list[str] | None) -> None:
-    with pytest.raises(ConfigError, match="'teminal'; known: file, terminal"):
-        chosen_tools(enabled, disabled, [])
+def test_a_distribution_draws_each_toolset_by_its_own_chance() -> None:
+    choice = ToolChoice(distribution={"terminal": 0.8, "file": 0.5})
+    drawn = [choice.sample(Random(seed)) for seed in range(2000)]
+    assert 0.75 < sum("terminal" in one for one in drawn) / 2000 < 0.91
+    assert 0.45 < sum("file" in one for one in drawn) / 2000 < 0.55
+    assert all(drawn)
 
 
-def test_no_two_tools_share_a_name() -> None:
-    assert len(all_tools()) == sum(len(tools) for tools in TOOLSETS.values())
+def test_a_distribution_repeats_with_its_seed_and_never_draws_nothing() -> None:
+    choice = ToolChoice(distribution={"terminal": 0.01, "file": 0.001})
+    assert [choice.sample(Random(7)) for _ in range(3)] == [["terminal"]] * 3
+
+
+def test_no_two_toolsets_share_a_tool_name() -> None:
+    open_ones = [toolset for toolset in TOOLSETS.values() if toolset.open is None]
+    assert len(all_tools()) == sum(len(toolset.tools) for toolset in open_ones)
+
+
+async def test_wrong_settings_of_a_toolset_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="tool_settings of terminal: colour"):
+        async with open_toolsets(["terminal"], {"terminal": {"colour": "red"}}):
+            pass

@@ -9,8 +9,9 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from hermes_rl.agent import AgentResult
@@ -27,7 +28,7 @@ from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.sandbox import SandboxPool, open_backend
 from hermes_rl.store import RecordWriter
 from hermes_rl.store.records import atropos_columns
-from hermes_rl.tools import ToolHost, all_tools, chosen_tools
+from hermes_rl.tools import ToolChoice, ToolHost, all_tools, open_toolsets
 from hermes_rl.trajectory import Group
 
 
@@ -52,7 +53,10 @@ class HermesAgentBaseEnv(ABC):
         self.last_evaluation: dict[str, Any] | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self._tools: ToolHost | None = None
-        chosen_tools(config.enabled_toolsets, config.disabled_toolsets, self.default_toolsets)
+        self.tool_choice = ToolChoice(
+            enabled=config.enabled_toolsets, disabled=config.disabled_toolsets or (), default=self.default_toolsets
+        )
+        self._groups_sampled = 0
 
     # --- the author's part ---
 
@@ -101,23 +105,25 @@ class HermesAgentBaseEnv(ABC):
     async def opened(self) -> AsyncIterator[None]:
         """Wait for the endpoint, probe the sandbox backend, run `setup`; at the end close all that was started."""
         config = self.config
-        try:
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(self.server.close)
             await self.server.wait_until_ready(max(one.ready_timeout for one in self.server.configs))
+            toolsets = await opened.enter_async_context(
+                open_toolsets(self.tool_choice.possible(), config.tool_settings)
+            )
             backend = await open_backend(config.terminal_backend)
             self._tools = ToolHost(
                 all_tools(),
                 SandboxPool(backend, max_live=config.max_live_sandboxes),
                 calls_in_flight=config.tool_pool_size,
                 terminal_timeout=config.terminal_timeout,
+                toolsets=toolsets,
             )
+            opened.push_async_callback(self._tools.close)
             with self._tools.running(), _seeded(config.seed):
                 await bridged(self.setup())
             yield
-        finally:
-            if self._tools is not None:
-                await self._tools.close()
-                self._tools = None
-            await self.server.close()
+        self._tools = None
 
     def progress(self, what: str, total: int, tally: Tally) -> AbstractContextManager[Advancing]:
         """How the modes show their progress; a caller with a display of its own replaces it."""
@@ -158,10 +164,11 @@ class HermesAgentBaseEnv(ABC):
         return self._resolve_tools_for_group()
 
     def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
-        """The tools of one group: their schemas and their names."""
-        config = self.config
-        tools = chosen_tools(config.enabled_toolsets, config.disabled_toolsets, self.default_toolsets)
-        return [tool.schema for tool in tools.values()], set(tools)
+        """The tools of one group: their schemas and their names. The n-th group of a seed always gets the same."""
+        random = Random(f"{self.config.seed}/toolsets/{self._groups_sampled}")
+        self._groups_sampled += 1
+        chosen = [tool for name in self.tool_choice.sample(random) for tool in self.tools.toolsets[name].tools]
+        return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
     # --- evaluation and metrics ---
 

@@ -67,6 +67,9 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     disabled_toolsets: list[str] | None = Field(None, description="Toolsets taken away from those.")
     distribution: str | None = Field(None, description="Toolset distribution to sample from, once for each group.")
+    tool_settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Settings of toolsets, by toolset: {web: {provider: bm25, corpus: FILE}}."
+    )
     max_agent_turns: int = Field(30, ge=1, description="Model calls of one rollout at most.")
     system_prompt: str | None = Field(None, description="System prompt of the agent.")
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature of rollouts; evaluation uses 0.")

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from hermes_rl.sandbox import Sandbox
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
+from hermes_rl.tools.toolset import Toolset
 
 LINE_SHOWN = 2_000
 SEARCH_TIMEOUT = 60.0
@@ -109,6 +110,9 @@ async def search_files(
         "total": min(len(lines), wanted),
         "truncated": len(lines) > wanted,
     }
+
+
+FILE = Toolset("file", (read_file, write_file, patch, search_files))
 
 
 async def read_text(sandbox: Sandbox, path: str) -> str:

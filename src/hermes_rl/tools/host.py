@@ -13,15 +13,24 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.sandbox import SandboxPool
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
+from hermes_rl.tools.toolset import OpenToolset
 
 _running_host: ContextVar["ToolHost | None"] = ContextVar("running_tool_host", default=None)
 
 
 class ToolHost:
     def __init__(
-        self, tools: Mapping[str, Tool], pool: SandboxPool, *, calls_in_flight: int, terminal_timeout: float
+        self,
+        tools: Mapping[str, Tool],
+        pool: SandboxPool,
+        *,
+        calls_in_flight: int,
+        terminal_timeout: float,
+        toolsets: Mapping[str, OpenToolset] | None = None,
     ) -> None:
-        self.tools = tools
+        self.toolsets = dict(toolsets or {})
+        self.tools = {**tools, **{tool.name: tool for toolset in self.toolsets.values() for tool in toolset.tools}}
+        self._services = {name: toolset.service for name, toolset in self.toolsets.items()}
         self.pool = pool
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout = terminal_timeout
@@ -31,7 +40,7 @@ class ToolHost:
         """The session of a rollout; opened on first use."""
         if task_id not in self._sessions:
             self._sessions[task_id] = ToolSession(
-                task_id, self.tools, self.pool, self._calls_in_flight, self._terminal_timeout
+                task_id, self.tools, self.pool, self._calls_in_flight, self._terminal_timeout, self._services
             )
         return self._sessions[task_id]
 

@@ -5,15 +5,18 @@ A session is closed exactly once, by whoever opened it; after that its sandbox i
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hermes_rl import jsontext
 from hermes_rl.errors import SandboxError, WorldError
 from hermes_rl.sandbox import Sandbox, SandboxPool
 from hermes_rl.tools.tool import Tool, ToolUseError
 from hermes_rl.trajectory import Span, Timing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,12 @@ class ToolSession:
     pool: SandboxPool
     calls_in_flight: asyncio.Semaphore
     terminal_timeout: float
+    services: Mapping[str, Any] = field(default_factory=dict)
     processes: dict[str, BackgroundProcess] = field(default_factory=dict)
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
+    _resources: dict[str, Any] = field(default_factory=dict)
+    _to_close: AsyncExitStack = field(default_factory=AsyncExitStack)
     _sandbox: Sandbox | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _closed: bool = False
@@ -66,6 +72,20 @@ class ToolSession:
                 self.note(Span.SANDBOX, "start", began)
             return self._sandbox
 
+    def service(self, toolset: str) -> Any:
+        """What the tools of a toolset share in this environment."""
+        return self.services[toolset]
+
+    async def resource(self, name: str, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Something of this rollout alone, made on first use and closed with the session."""
+        async with self._starting:
+            if self._closed:
+                raise SandboxError("closed", f"the session of rollout {self.task_id} is already closed")
+            if name not in self._resources:
+                self._resources[name] = await self._to_close.enter_async_context(make())
+            resource: T = self._resources[name]
+            return resource
+
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Run one tool. A WorldError passes through; anything else that goes wrong is told to the model."""
         tool = self.tools.get(name)
@@ -76,7 +96,8 @@ class ToolSession:
         except ToolUseError as error:
             return ToolOutcome.refusal(str(error))
         # Before a place among the calls is taken: rollouts that wait for a sandbox must not block those that have one.
-        await self.sandbox()
+        if tool.sandboxed:
+            await self.sandbox()
         async with self.calls_in_flight:
             began = time.monotonic()
             try:
@@ -106,9 +127,16 @@ class ToolSession:
         """Give the sandbox back. Harmless a second time, and then still done if the first was cancelled."""
         self._closed = True
         async with self._starting:
-            if self._sandbox is not None:
-                sandbox, self._sandbox = self._sandbox, None
-                await self.pool.release(sandbox)
+            self._resources.clear()
+            try:
+                await self._to_close.aclose()
+            finally:
+                await self._release()
+
+    async def _release(self) -> None:
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            await self.pool.release(sandbox)
 
     def note(self, span: Span, name: str, began: float) -> None:
         """Keep how long something took, for the record."""

@@ -8,6 +8,7 @@ from hermes_rl.sandbox import ExecResult
 from hermes_rl.tools.files import in_sandbox
 from hermes_rl.tools.session import BackgroundProcess, ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
+from hermes_rl.tools.toolset import Toolset
 
 OUTPUT_SHOWN = 50_000
 LOG_SHOWN = 20_000
@@ -76,6 +77,9 @@ async def process(
         tail = await sandbox.exec(f"tail -c {LOG_SHOWN} -- {shlex.quote(entry.log)}", timeout=HOUSEKEEPING_TIMEOUT)
         state["output"] = tail.stdout.decode(errors="replace")
     return state
+
+
+TERMINAL = Toolset("terminal", (terminal, process))
 
 
 def shown(result: ExecResult) -> str:

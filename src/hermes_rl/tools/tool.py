@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -26,6 +26,7 @@ class Tool:
     description: str
     arguments: type[BaseModel]
     function: ToolFunctionType
+    sandboxed: bool = True
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -52,8 +53,20 @@ class Tool:
         return {name: getattr(checked, name) for name in self.arguments.model_fields}
 
 
-def tool(function: ToolFunctionType) -> Tool:
-    """Make a Tool of a coroutine function."""
+@overload
+def tool(function: ToolFunctionType) -> Tool: ...
+@overload
+def tool(*, sandboxed: bool) -> Callable[[ToolFunctionType], Tool]: ...
+def tool(
+    function: ToolFunctionType | None = None, *, sandboxed: bool = True
+) -> Tool | Callable[[ToolFunctionType], Tool]:
+    """Make a Tool of a coroutine function. `sandboxed=False` for one that needs no sandbox, so none is started."""
+    if function is None:
+        return lambda function: _tool_of(function, sandboxed=sandboxed)
+    return _tool_of(function, sandboxed=sandboxed)
+
+
+def _tool_of(function: ToolFunctionType, *, sandboxed: bool) -> Tool:
     documentation = inspect.getdoc(function) or ""
     summary, _, rest = documentation.partition("\nArgs:\n")
     section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
@@ -66,7 +79,7 @@ def tool(function: ToolFunctionType) -> Tool:
         fields[name] = (hints[name], Field(default, description=description))
     name = getattr(function, "__name__", "")
     arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    return Tool(name, re.sub(r"\s+", " ", summary).strip(), arguments, function)
+    return Tool(name, re.sub(r"\s+", " ", summary).strip(), arguments, function, sandboxed)
 
 
 @cache

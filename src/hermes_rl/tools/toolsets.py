@@ -1,39 +1,57 @@
-"""Toolsets: named sets of tools, and the choice of one for a group. A new toolset is one file and one line here."""
+"""The toolsets there are, and the opening of those an environment may use. A new one is a file and a line here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from pydantic import ValidationError
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.tools.files import patch, read_file, search_files, write_file
-from hermes_rl.tools.terminal import process, terminal
+from hermes_rl.tools.files import FILE
+from hermes_rl.tools.terminal import TERMINAL
 from hermes_rl.tools.tool import Tool
+from hermes_rl.tools.toolset import OpenToolset, Toolset
 
-TOOLSETS: dict[str, tuple[Tool, ...]] = {
-    "terminal": (terminal, process),
-    "file": (read_file, write_file, patch, search_files),
-}
+TOOLSETS: dict[str, Toolset] = {toolset.name: toolset for toolset in (TERMINAL, FILE)}
 
 
 def all_tools() -> dict[str, Tool]:
-    """Every tool of every toolset, by name; what a verifier may use, whatever the policy was given."""
-    return {tool.name: tool for tools in TOOLSETS.values() for tool in tools}
+    """Every tool that needs no service, by name; what a verifier may use, whatever the policy was given."""
+    return {tool.name: tool for toolset in TOOLSETS.values() if toolset.open is None for tool in toolset.tools}
 
 
-def chosen_tools(
-    enabled: Sequence[str] | None, disabled: Iterable[str] | None, default: Sequence[str]
-) -> dict[str, Tool]:
-    """The tools of the configuration's toolsets, else of the environment's default ones; ConfigError for neither."""
-    names = list(enabled) if enabled is not None else list(default)
-    if enabled is None and not names:
-        raise ConfigError(
-            f"no toolset was chosen: set enabled_toolsets, or default_toolsets on the class; known: {_known()}. "
-            "An empty list means an agent without tools."
-        )
-    left_out = set(disabled or ())
-    for name in (*names, *left_out):
-        if name not in TOOLSETS:
-            raise ConfigError(f"no toolset is named {name!r}; known: {_known()}")
-    return {tool.name: tool for name in names if name not in left_out for tool in TOOLSETS[name]}
+def toolset_named(name: str) -> Toolset:
+    """The toolset of that name; ConfigError naming the known ones for any other."""
+    if name not in TOOLSETS:
+        raise ConfigError(f"no toolset is named {name!r}; known: {known_toolsets()}")
+    return TOOLSETS[name]
 
 
-def _known() -> str:
+def known_toolsets() -> str:
     return ", ".join(sorted(TOOLSETS))
+
+
+@asynccontextmanager
+async def open_toolsets(
+    names: Iterable[str], settings: Mapping[str, Mapping[str, Any]]
+) -> AsyncIterator[dict[str, OpenToolset]]:
+    """Open each of these for as long as the block lasts; ConfigError from the first that cannot work here."""
+    opened: dict[str, OpenToolset] = {}
+    async with AsyncExitStack() as services:
+        for name in names:
+            toolset = toolset_named(name)
+            checked = checked_settings(toolset, settings.get(name, {}))
+            opened[name] = (
+                OpenToolset(toolset.tools)
+                if toolset.open is None
+                else await services.enter_async_context(toolset.open(checked))
+            )
+        yield opened
+
+
+def checked_settings(toolset: Toolset, values: Mapping[str, Any]) -> Any:
+    try:
+        return toolset.settings.model_validate(dict(values))
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ConfigError(f"tool_settings of {toolset.name}: {problems}") from None

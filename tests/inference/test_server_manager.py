@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -262,7 +263,7 @@ async def test_a_hang_ends_at_the_deadline_as_a_timeout() -> None:
     began = time.monotonic()
     error = await error_of(always(Hang()), timeout=0.3)
     assert error.cause == "timeout"
-    assert "/chat/completions within 0.3 s" in str(error)
+    assert re.search(r"did not answer /chat/completions within 0\.\d+ s", str(error))
     assert 0.3 <= time.monotonic() - began < 10
 
 

@@ -44,7 +44,7 @@ class ToolContext:
         return self._tool("write_file", {"path": path, "content": content})
 
     def search(self, query: str, path: str = ".") -> dict[str, Any]:
-        """Lines in files under `path` that match the extended regular expression."""
+        """Lines in files under `path` that match the regular expression."""
         return self._tool("search_files", {"pattern": query, "path": path})
 
     def upload_file(self, local_path: str, remote_path: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ async def search_files(
     """Search in the contents of files, or for files by name.
 
     Args:
-        pattern: An extended regular expression for content; a shell pattern such as *.py for files.
+        pattern: A regular expression (Perl syntax) for content; a shell pattern such as *.py for files.
         path: Where to look; a directory is searched whole.
         target: content or files.
         file_glob: Only look into files whose name matches this shell pattern.
@@ -96,7 +96,9 @@ async def search_files(
         command = f"find {where} -name {shlex.quote(pattern)} -not -path '*/.git/*'"
     else:
         include = f"--include={shlex.quote(file_glob)} " if file_glob else ""
-        command = f"grep -rnHIE --exclude-dir=.git {include}-e {shlex.quote(pattern)} -- {where}"
+        # Models write \d and lazy quantifiers, which only Perl's syntax knows; a grep without it falls back.
+        kind = "$(grep -qP . /dev/null 2>/dev/null; [ $? -lt 2 ] && echo P || echo E)"
+        command = f"grep -rnHI{kind} --exclude-dir=.git {include}-e {shlex.quote(pattern)} -- {where}"
     result = await sandbox.exec(f"set -o pipefail; {command} | head -n {wanted + 1}", timeout=SEARCH_TIMEOUT)
     problem = result.stderr.decode(errors="replace").strip()
     if result.timed_out:

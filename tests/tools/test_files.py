@@ -178,7 +178,7 @@ def names(matches: list[str]) -> list[str]:
 async def test_content_is_found_with_file_and_line(session: ToolSession, call: Call) -> None:
     await a_small_project(call)
     found = await call("search_files", pattern="^import +os$")
-    place = f"{(await session.sandbox()).workspace}/./src/a.py"
+    place = f"{(await session.sandbox()).workspace}/src/a.py"
     assert found == {"matches": [f"{place}:1:import os"], "total": 1, "truncated": False}
 
 

@@ -151,6 +151,8 @@ def line_shown(line: str) -> str:
 
 def in_sandbox(sandbox: Sandbox, path: str) -> str:
     """The path with `~` as the sandbox's home; relative ones start in the workspace."""
-    if path == "~" or path.startswith("~/"):
-        path = sandbox.workspace + path[1:]
-    return path if path.startswith("/") else f"{sandbox.workspace}/{path}"
+    if path in (".", "~"):
+        return sandbox.workspace
+    if path.startswith("~/"):
+        return sandbox.workspace + path[1:]
+    return path if path.startswith("/") else f"{sandbox.workspace}/{path.removeprefix('./')}"

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.parsers import ParsedText, get_parser
+from hermes_rl.parsers.marked_text import MOST
 
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -147,8 +148,15 @@ def test_words_after_the_object_make_the_call_broken() -> None:
 def test_a_model_that_loops_on_the_tag_costs_no_quadratic_time() -> None:
     began = time.perf_counter()
     parsed = parse((OPEN + '{"name": "a"') * 20_000 + "\n" * 100_000)
-    assert len(parsed.broken) == 20_000
     assert time.perf_counter() - began < 10
+    assert len(parsed.broken) == MOST + 1
+    assert "more than 500 calls" in parsed.broken[-1].reason
+
+
+def test_a_model_that_loops_on_a_good_call_is_stopped_and_the_rest_is_reported() -> None:
+    parsed = parse(written("a", {}) * (MOST + 5))
+    assert (len(parsed.calls), len(parsed.broken)) == (MOST, 1)
+    assert parsed.broken[0].text == written("a", {}) * 5
 
 
 JSON = st.recursive(

@@ -3,10 +3,14 @@
 A parser never raises for what a model wrote: a call it cannot read is reported in `broken`, beside the good ones.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from hermes_rl.messages import ToolCall
+
+# OpenAI tool schemas: {"type": "function", "function": {"name": ..., "parameters": {...}}}.
+Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +33,6 @@ class ParsedText:
 class ToolCallParser(Protocol):
     name: str
 
-    def parse(self, text: str) -> ParsedText: ...
+    def parse(self, text: str, tools: Tools = ()) -> ParsedText:
+        """The calls in the text. `tools` give types to formats that write every value as bare text."""
+        ...

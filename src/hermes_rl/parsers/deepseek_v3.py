@@ -1,0 +1,48 @@
+"""DeepSeek V3 and R1: a type, a name and fenced JSON between markers.
+
+``<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`` + newline + ```` ```json ````, the arguments, ```` ``` ````
+``<｜tool▁call▁end｜>``, all calls between ``<｜tool▁calls▁begin｜>`` and ``<｜tool▁calls▁end｜>``.
+"""
+
+import re
+from collections.abc import Iterator
+
+from hermes_rl.messages import ToolCall
+from hermes_rl.parsers.call_json import call_with, json_to
+from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
+from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+
+ALL_BEGIN, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+MARKERS = markers(ALL_BEGIN, ALL_END, BEGIN, SEPARATOR, END)
+OPENERS = frozenset({BEGIN})
+STOPS = frozenset({ALL_BEGIN, ALL_END, BEGIN, END})
+FENCE = re.compile(r"\s*+(?:```(?:json)?+)?+")
+CLOSED = re.compile(rf"\s*+(?:```\s*+)?+(?:{END}|(?={BEGIN}|{ALL_END}|{ALL_BEGIN})|\Z)")
+
+
+class DeepSeekV3Parser:
+    name = "deepseek_v3"
+
+    def parse(self, text: str, tools: Tools = ()) -> ParsedText:
+        return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)
+
+    def _read(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        text, begin = marked.text, marked.here
+        if (mark := marked.ahead) is None or mark.group() != SEPARATOR:
+            block = json_to(marked, CLOSED, STOPS)
+            yield BrokenCall(block, f"there is no {SEPARATOR} in the call")
+            return
+        marked.next()
+        name = self._name(marked, text[begin : mark.start()])
+        arguments = json_to(marked, CLOSED, STOPS).removesuffix("```").rstrip()
+        yield call_with(name, arguments, text[begin : marked.here].removesuffix(END).strip())
+
+    def _name(self, marked: MarkedText, before: str) -> str:
+        """The name, with the cursor left at the arguments; `before` is what stands in front of the separator."""
+        text, begin = marked.text, marked.here
+        line = text.find("\n", begin, marked.ahead_at)
+        marked.here = marked.ahead_at if line < 0 else line
+        name = text[begin : marked.here].strip()
+        marked.here = FENCE.match(text, marked.here).end()  # type: ignore[union-attr]
+        return name

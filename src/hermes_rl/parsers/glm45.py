@@ -1,0 +1,85 @@
+"""GLM-4.5: a name, then keys and values in tags, typed by the tool's schema.
+
+`<tool_call>NAME`, for each argument `<arg_key>KEY</arg_key>` and `<arg_value>VALUE</arg_value>`, `</tool_call>`, with a
+newline between any two. A value ends at `</arg_value>`, whatever other tags it has.
+"""
+
+import re
+from collections.abc import Iterator
+
+from hermes_rl import jsontext
+from hermes_rl.messages import ToolCall
+from hermes_rl.parsers.marked_text import MarkedText, UnreadableError, markers, read_calls
+from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.schema_values import properties_of, typed
+
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
+MARKERS = markers(CALL, CALL_END, KEY, KEY_END, VALUE, VALUE_END)
+OPENERS = frozenset({CALL})
+CLOSED_CALL = re.compile(r"</tool_call>\s*+(?:<tool_call>|\Z)")
+NAME = re.compile(r"""[^\s<>{}"']++""")
+
+
+class Glm45Parser:
+    name = "glm45"
+
+    def parse(self, text: str, tools: Tools = ()) -> ParsedText:
+        def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+            yield _call(marked, opener, tools)
+
+        return read_calls(MarkedText(text, MARKERS), OPENERS, read)
+
+
+def _call(marked: MarkedText, opener: re.Match[str], tools: Tools) -> ToolCall:
+    text = marked.text
+    name = text[marked.here : marked.ahead_at].strip()
+    try:
+        if not NAME.fullmatch(name):
+            raise ValueError("there is no function name in the call")
+        properties = properties_of(tools, name)
+        arguments = {key: typed(value, properties.get(key)) for key, value in _arguments(marked)}
+    except ValueError as error:
+        if marked.pass_to(CALL, CALL_END):
+            marked.passes(CALL_END)
+        raise UnreadableError(text[opener.start() : marked.here].strip(), str(error)) from None
+    return ToolCall.make(name, jsontext.dumps(arguments).decode())
+
+
+def _arguments(marked: MarkedText) -> Iterator[tuple[str, str]]:
+    """Each argument's key and text, until the call ends; the cursor is then behind it."""
+    while mark := marked.ahead:
+        if mark.group() == CALL:
+            # The model went on to the next call, so this one was complete.
+            return
+        marked.next()
+        if mark.group() == CALL_END:
+            return
+        if mark.group() == KEY:
+            yield _key(marked), _value(marked)
+    raise ValueError("the text ends before the call does")
+
+
+def _key(marked: MarkedText) -> str:
+    begin, mark = marked.here, marked.ahead
+    if mark is None or mark.group() != KEY_END:
+        raise ValueError(f"an {KEY} is not closed")
+    marked.next()
+    return marked.text[begin : mark.start()].strip()
+
+
+def _value(marked: MarkedText) -> str:
+    text = marked.text
+    marked.skip_space()
+    if not marked.passes(VALUE):
+        raise ValueError(f"a key has no {VALUE}")
+    begin = marked.here
+    while mark := marked.ahead:
+        tag = mark.group()
+        if tag == VALUE:
+            raise ValueError(f"an {VALUE} is not closed")
+        if tag == VALUE_END or (tag == CALL_END and CLOSED_CALL.match(text, mark.start())):
+            marked.here = mark.end() if tag == VALUE_END else mark.start()
+            return text[begin : mark.start()]
+        marked.next()
+    raise ValueError("the text ends inside a value")

@@ -1,0 +1,7 @@
+"""GLM-4.7 writes tool calls as GLM-4.5 does, without the newlines."""
+
+from hermes_rl.parsers.glm45 import Glm45Parser
+
+
+class Glm47Parser(Glm45Parser):
+    name = "glm47"

@@ -1,0 +1,43 @@
+"""Kimi K2: `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`.
+
+All calls stand between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`. What stands before the
+arguments is the call's id. It is kept, since the model expects it back with the result.
+"""
+
+import re
+from collections.abc import Iterator
+
+from hermes_rl.messages import ToolCall
+from hermes_rl.parsers.call_json import call_with, json_to
+from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
+from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+
+ALL_BEGIN, ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+MARKERS = markers(ALL_BEGIN, ALL_END, BEGIN, ARGUMENTS, END)
+OPENERS = frozenset({BEGIN})
+STOPS = frozenset({ALL_BEGIN, ALL_END, BEGIN, END})
+CLOSED = re.compile(
+    rf"\s*+(?:{re.escape(END)}|(?={'|'.join(re.escape(mark) for mark in (BEGIN, ALL_END, ALL_BEGIN))})|\Z)"
+)
+
+
+class KimiK2Parser:
+    name = "kimi_k2"
+
+    def parse(self, text: str, tools: Tools = ()) -> ParsedText:
+        return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)
+
+    def _read(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        text, begin = marked.text, marked.here
+        if (mark := marked.ahead) is None or mark.group() != ARGUMENTS:
+            yield BrokenCall(json_to(marked, CLOSED, STOPS), f"there is no {ARGUMENTS} in the call")
+            return
+        marked.next()
+        call_id = text[begin : mark.start()].strip()
+        path, _, index = call_id.rpartition(":")
+        numbered = bool(path) and index.isdecimal()
+        name = (path if numbered else call_id).removeprefix("functions.")
+        arguments = json_to(marked, CLOSED, STOPS)
+        block = text[begin : marked.here].removesuffix(END).strip()
+        yield call_with(name, arguments, block, call_id if numbered else None)

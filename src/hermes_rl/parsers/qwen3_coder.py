@@ -1,0 +1,97 @@
+"""Qwen3-Coder: tags that name the function and its parameters, typed by the tool's schema.
+
+`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`, with a newline around each value. A
+value ends at `</parameter>`, whatever other tags it has, for an agent may well write a file that is full of them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from hermes_rl import jsontext
+from hermes_rl.messages import ToolCall
+from hermes_rl.parsers.marked_text import MarkedText, UnreadableError, markers, read_calls
+from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.schema_values import properties_of, typed
+
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+FUNCTION, FUNCTION_END = "<function=", "</function>"
+PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+MARKERS = markers(CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END)
+OPENERS = frozenset({CALL, FUNCTION})
+# Where a value ends whose own tag is missing: the tags that close the call, and then the next call or nothing.
+CLOSED_CALL = re.compile(
+    r"</function>\s*+(?:</tool_call>|<tool_call>|<function=|\Z)|</tool_call>\s*+(?:<tool_call>|\Z)"
+)
+NAME = re.compile(r"""\s*+([^\s<>{}"']++)\s*+>""")
+
+
+class Qwen3CoderParser:
+    name = "qwen3_coder"
+
+    def parse(self, text: str, tools: Tools = ()) -> ParsedText:
+        def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+            yield _call(marked, opener, tools)
+
+        return read_calls(MarkedText(text, MARKERS), OPENERS, read)
+
+
+def _call(marked: MarkedText, opener: re.Match[str], tools: Tools) -> ToolCall:
+    try:
+        if opener.group() == CALL:
+            _to_function(marked)
+        name = _name(marked, "function")
+        properties = properties_of(tools, name)
+        arguments = {key: typed(value, properties.get(key)) for key, value in _parameters(marked)}
+    except ValueError as error:
+        if marked.pass_to(CALL, CALL_END, FUNCTION):
+            marked.passes(CALL_END)
+        raise UnreadableError(marked.text[opener.start() : marked.here].strip(), str(error)) from None
+    return ToolCall.make(name, jsontext.dumps(arguments).decode())
+
+
+def _to_function(marked: MarkedText) -> None:
+    mark = marked.pass_to(FUNCTION, CALL, CALL_END)
+    if mark is None or mark.group() != FUNCTION:
+        raise ValueError(f"there is no {FUNCTION}…> in the call")
+    marked.next()
+
+
+def _name(marked: MarkedText, of: str) -> str:
+    """The rest of a tag such as `<function=NAME>`."""
+    name = NAME.match(marked.text, marked.here, marked.ahead_at)
+    if name is None:
+        raise ValueError(f"a {of} has no name")
+    marked.here = name.end()
+    return name.group(1)
+
+
+def _parameters(marked: MarkedText) -> Iterator[tuple[str, str]]:
+    """Each parameter's name and text, until the call ends; the cursor is then behind it."""
+    while mark := marked.ahead:
+        tag = mark.group()
+        if tag in OPENERS:
+            # The model went on to the next call, so this one was complete.
+            return
+        marked.next()
+        if tag == PARAMETER:
+            yield _name(marked, "parameter"), _value(marked)
+        elif tag in {FUNCTION_END, CALL_END}:
+            after = marked.here
+            marked.skip_space()
+            if tag == CALL_END or not marked.passes(CALL_END):
+                marked.here = after
+            return
+    raise ValueError("the text ends before the call does")
+
+
+def _value(marked: MarkedText) -> str:
+    text, begin = marked.text, marked.here
+    while mark := marked.ahead:
+        tag = mark.group()
+        if tag in {PARAMETER_END, PARAMETER} or (
+            tag in {FUNCTION_END, CALL_END} and CLOSED_CALL.match(text, mark.start())
+        ):
+            marked.here = mark.end() if tag == PARAMETER_END else mark.start()
+            return text[begin : mark.start()].removeprefix("\n").removesuffix("\n")
+        marked.next()
+    raise ValueError("the text ends inside a parameter")

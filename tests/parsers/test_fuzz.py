@@ -1,0 +1,21 @@
+"""A small, seeded run of benchmarks/parser_fuzz.py, which has the full size and the figures."""
+
+from tests.parsers.fuzz import CPU_GOAL_MS, RATIO_GOAL, Findings, climb, fuzz
+
+# Measured times are for the benchmark; a shared machine in CI only has to see that nothing explodes.
+SLACK = 4
+
+
+def test_fuzzed_inputs_raise_nothing_and_cost_little() -> None:
+    found = Findings()
+    fuzz(13_000, seed=1, found=found)
+    assert not found.faults
+    assert found.large_inputs >= 13
+    assert found.worst_ms < CPU_GOAL_MS * SLACK, found.worst_input
+
+
+def test_time_grows_with_the_text_and_no_faster() -> None:
+    found = Findings()
+    climb(found, every=41)
+    assert not found.faults
+    assert found.worst_ratio < RATIO_GOAL * SLACK, found.worst_shape

@@ -8,7 +8,7 @@ import hermes_rl
 PUBLIC = """
 APIServerConfig AgentResult ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
 HermesAgentLoop HermesRLError JudgeError Message Rollout SandboxError Sequence ServerManager StopReason ToolCall
-ToolContext ToolError ToolHostError VerifierError Whose WorldError __version__
+ToolContext ToolError ToolHostError ToolUseError VerifierError Whose WorldError __version__ tool
 """.split()
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hermes_rl.inference import APIServerConfig, ServerManager
     from hermes_rl.messages import Message, ToolCall
     from hermes_rl.rewards import ToolContext
+    from hermes_rl.tools.tool import ToolUseError, tool
     from hermes_rl.trajectory import Group, Rollout, Sequence, StopReason
 
 __all__ = [
@@ -50,10 +51,12 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolHostError",
+    "ToolUseError",
     "VerifierError",
     "Whose",
     "WorldError",
     "__version__",
+    "tool",
 ]
 
 _HOMES = {
@@ -74,6 +77,7 @@ _HOMES = {
     "inference": ("APIServerConfig", "ServerManager"),
     "messages": ("Message", "ToolCall"),
     "rewards": ("ToolContext",),
+    "tools": ("ToolUseError", "tool"),
     "trajectory": ("Group", "Rollout", "Sequence", "StopReason"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

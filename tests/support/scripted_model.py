@@ -155,7 +155,7 @@ class ScriptedModel:
         self.peak = max(self.peak, self.open)
         try:
             try:
-                body = json.loads(await request.read())
+                body = json.loads(await request.content.read())
             except ValueError as error:
                 return _json(400, {"error": {"message": f"not JSON: {error}", "type": "invalid_request_error"}})
             self.bodies.append(body)

@@ -73,7 +73,8 @@ async def test_a_call_gives_its_place_back_however_it_ends(backend: Backend) -> 
 async def test_an_unknown_tool_is_refused_with_the_known_ones(session: ToolSession) -> None:
     outcome = await session.call("terminl", {})
     assert outcome.error == (
-        "unknown tool 'terminl'; available: patch, process, read_file, search_files, terminal, write_file"
+        "unknown tool 'terminl'; available: "
+        "execute_code, patch, process, read_file, search_files, terminal, todo, write_file"
     )
 
 

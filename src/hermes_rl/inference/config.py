@@ -1,14 +1,11 @@
 """How to reach a model: the `openai` section of the configuration, with the seeds' and Atropos' names and defaults."""
 
-import os
 from enum import StrEnum
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
-from hermes_rl.errors import ConfigError
-
-HIDDEN = "**********"
+from hermes_rl import secrets
+from hermes_rl.secrets import HIDDEN
 
 
 class ServerType(StrEnum):
@@ -66,30 +63,8 @@ class APIServerConfig(ServerBaseline):
 
     def resolved_key(self) -> str | None:
         """The secret itself; it goes into requests and nowhere else."""
-        if not self.api_key:
-            return None
-        if self.api_key.startswith("env:"):
-            name = self.api_key.removeprefix("env:")
-            if name not in os.environ:
-                raise ConfigError(f"--openai.api_key names the variable {name}, which is not set; export it first")
-            return _one_word(os.environ[name], f"the variable {name}")
-        if self.api_key.startswith("file:"):
-            path = self.api_key.removeprefix("file:")
-            try:
-                text = Path(path).expanduser().read_text()
-            except (OSError, UnicodeError) as error:
-                raise ConfigError(f"--openai.api_key names the file {path}, which cannot be read: {error}") from None
-            return _one_word(text, f"the file {path}")
-        return _one_word(self.api_key, "the value")
+        return secrets.resolved_key(self.api_key, "--openai.api_key") if self.api_key else None
 
     @property
     def key_is_literal(self) -> bool:
-        return bool(self.api_key) and not str(self.api_key).startswith(("env:", "file:"))
-
-
-def _one_word(text: str, where: str) -> str:
-    """The key without the space around it; ConfigError, which never shows it, for what no header can carry."""
-    key = text.strip()
-    if not key or not key.isprintable() or " " in key:
-        raise ConfigError(f"--openai.api_key: {where} does not hold a key on one line without spaces")
-    return key
+        return bool(self.api_key) and secrets.is_literal(str(self.api_key))

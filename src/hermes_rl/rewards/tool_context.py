@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from hermes_rl import jsontext
+from hermes_rl.errors import ConfigError
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.tools import ToolHost, ToolSession
 from hermes_rl.tools.files import in_sandbox, read_text
@@ -63,6 +64,22 @@ class ToolContext:
         """Copy every regular file below a directory out of the sandbox; symbolic links are left behind."""
         return self._wait(self._download_dir(remote_dir, Path(local_dir)))
 
+    def web_search(self, query: str) -> dict[str, Any]:
+        """What the agent's web_search would find: {"results": [{"title", "url", "text"}]} or {"error"}."""
+        return self._service_tool("web", "web_search", {"query": query})
+
+    def web_extract(self, urls: list[str]) -> dict[str, Any]:
+        """Pages as text: {"results": [{"url", "title", "content"} or {"url", "error"}]}."""
+        return self._service_tool("web", "web_extract", {"urls": urls})
+
+    def browser_navigate(self, url: str) -> dict[str, Any]:
+        """Open a page in the rollout's own browser, with its cookies: {"url", "title", "status"} or {"error"}."""
+        return self._service_tool("browser", "browser_navigate", {"url": url})
+
+    def browser_snapshot(self) -> dict[str, Any]:
+        """The page the agent left open: {"url", "title", "snapshot"} or {"error"}."""
+        return self._service_tool("browser", "browser_snapshot", {})
+
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call any tool by name; its answer as the JSON text the agent would see."""
         return self._wait(self._call(name, arguments))
@@ -74,6 +91,14 @@ class ToolContext:
     def _tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = jsontext.loads(self.call_tool(name, arguments))
         return answer
+
+    def _service_tool(self, toolset: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if toolset not in self._host.toolsets:
+            raise ConfigError(
+                f"ctx.{name} needs the toolset {toolset}, which this environment has not opened; add it to "
+                "enabled_toolsets, or to default_toolsets of the class"
+            )
+        return self._tool(name, arguments)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return wait(work, self._loop)

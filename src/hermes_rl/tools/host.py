@@ -14,6 +14,7 @@ from hermes_rl.sandbox import SandboxPool
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
+from hermes_rl.tools.toolsets import tools_by_name
 
 _running_host: ContextVar["ToolHost | None"] = ContextVar("running_tool_host", default=None)
 
@@ -26,21 +27,30 @@ class ToolHost:
         *,
         calls_in_flight: int,
         terminal_timeout: float,
+        longest_command: float = 600.0,
         toolsets: Mapping[str, OpenToolset] | None = None,
     ) -> None:
         self.toolsets = dict(toolsets or {})
-        self.tools = {**tools, **{tool.name: tool for toolset in self.toolsets.values() for tool in toolset.tools}}
+        self.tools = tools_by_name(
+            {"hermes-rl": tools.values(), **{name: one.tools for name, one in self.toolsets.items()}}
+        )
         self._services = {name: toolset.service for name, toolset in self.toolsets.items()}
         self.pool = pool
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
-        self._terminal_timeout = terminal_timeout
+        self._terminal_timeout, self._longest_command = terminal_timeout, longest_command
         self._sessions: dict[str, ToolSession] = {}
 
     def session(self, task_id: str) -> ToolSession:
         """The session of a rollout; opened on first use."""
         if task_id not in self._sessions:
             self._sessions[task_id] = ToolSession(
-                task_id, self.tools, self.pool, self._calls_in_flight, self._terminal_timeout, self._services
+                task_id,
+                self.tools,
+                self.pool,
+                self._calls_in_flight,
+                self._terminal_timeout,
+                longest_command=self._longest_command,
+                services=self._services,
             )
         return self._sessions[task_id]
 

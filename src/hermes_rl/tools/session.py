@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hermes_rl import jsontext
 from hermes_rl.errors import SandboxError, WorldError
@@ -19,8 +19,7 @@ from hermes_rl.trajectory import Span, Timing
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(NamedTuple):
     """What the model is told, and, apart from it, whether the call went wrong."""
 
     text: str
@@ -50,12 +49,13 @@ class ToolSession:
     pool: SandboxPool
     calls_in_flight: asyncio.Semaphore
     terminal_timeout: float
+    longest_command: float = 600.0
     services: Mapping[str, Any] = field(default_factory=dict)
     processes: dict[str, BackgroundProcess] = field(default_factory=dict)
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     _resources: dict[str, Any] = field(default_factory=dict)
-    _to_close: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _to_close: AsyncExitStack | None = None
     _sandbox: Sandbox | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _closed: bool = False
@@ -82,6 +82,7 @@ class ToolSession:
             if self._closed:
                 raise SandboxError("closed", f"the session of rollout {self.task_id} is already closed")
             if name not in self._resources:
+                self._to_close = self._to_close or AsyncExitStack()
                 self._resources[name] = await self._to_close.enter_async_context(make())
             resource: T = self._resources[name]
             return resource
@@ -114,6 +115,12 @@ class ToolSession:
         told = value.get("error") if isinstance(value, dict) else None
         return ToolOutcome(text, str(told) if told else None)
 
+    def time_for(self, asked: float | None) -> float:
+        """Seconds for a command. A policy may ask for so much and no more; a verifier for whatever it likes."""
+        if asked is None or asked <= 0:
+            return self.terminal_timeout
+        return asked if self._policy_ended else min(asked, self.longest_command)
+
     async def end_policy(self) -> None:
         """Kill whatever the policy left running, once; its files stay. What a verifier starts later is its own."""
         if self._policy_ended:
@@ -129,7 +136,8 @@ class ToolSession:
         async with self._starting:
             self._resources.clear()
             try:
-                await self._to_close.aclose()
+                if self._to_close is not None:
+                    await self._to_close.aclose()
             finally:
                 await self._release()
 
@@ -140,4 +148,4 @@ class ToolSession:
 
     def note(self, span: Span, name: str, began: float) -> None:
         """Keep how long something took, for the record."""
-        self.timings.append(Timing(span, name, round(began - self.started_at, 6), round(time.monotonic() - began, 6)))
+        self.timings.append(Timing(span, name, began - self.started_at, time.monotonic() - began))

@@ -34,7 +34,7 @@ async def terminal(
     """
     if background:
         return await _start_in_background(session, command, workdir)
-    allowed = timeout if timeout and timeout > 0 else session.terminal_timeout
+    allowed = session.time_for(timeout)
     sandbox = await session.sandbox()
     where = None if workdir is None else in_sandbox(sandbox, workdir)
     result = await sandbox.exec(command, cwd=where, timeout=allowed, merge_stderr=True)

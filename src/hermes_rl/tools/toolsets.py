@@ -7,12 +7,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from hermes_rl.errors import ConfigError
+from hermes_rl.tools.browser import BROWSER
+from hermes_rl.tools.code_execution import CODE_EXECUTION
 from hermes_rl.tools.files import FILE
+from hermes_rl.tools.mcp_servers import PREFIX, mcp_toolset
 from hermes_rl.tools.terminal import TERMINAL
+from hermes_rl.tools.todo import TODO
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset
+from hermes_rl.tools.vision import VISION
+from hermes_rl.tools.web import WEB
 
-TOOLSETS: dict[str, Toolset] = {toolset.name: toolset for toolset in (TERMINAL, FILE)}
+TOOLSETS: dict[str, Toolset] = {
+    toolset.name: toolset for toolset in (TERMINAL, FILE, WEB, BROWSER, CODE_EXECUTION, TODO, VISION)
+}
 
 
 def all_tools() -> dict[str, Tool]:
@@ -20,15 +28,30 @@ def all_tools() -> dict[str, Tool]:
     return {tool.name: tool for toolset in TOOLSETS.values() if toolset.open is None for tool in toolset.tools}
 
 
+def tools_by_name(owners: Mapping[str, Iterable[Tool]]) -> dict[str, Tool]:
+    """The tools of all owners together; ConfigError when two of them have different tools of one name."""
+    found: dict[str, tuple[str, Tool]] = {}
+    for owner, tools in owners.items():
+        for tool in tools:
+            first_owner, first = found.setdefault(tool.name, (owner, tool))
+            if first is not tool:
+                server = next((one for one in (owner, first_owner) if one.startswith(PREFIX)), None)
+                remedy = f"set a prefix in tool_settings of {server}" if server else "rename one of them"
+                raise ConfigError(f"two tools are named {tool.name}, of {first_owner} and of {owner}; {remedy}")
+    return {name: tool for name, (_, tool) in found.items()}
+
+
 def toolset_named(name: str) -> Toolset:
     """The toolset of that name; ConfigError naming the known ones for any other."""
+    if name.startswith(PREFIX):
+        return mcp_toolset(name)
     if name not in TOOLSETS:
         raise ConfigError(f"no toolset is named {name!r}; known: {known_toolsets()}")
     return TOOLSETS[name]
 
 
 def known_toolsets() -> str:
-    return ", ".join(sorted(TOOLSETS))
+    return f"{', '.join(sorted(TOOLSETS))}, and mcp:NAME for an MCP server"
 
 
 @asynccontextmanager

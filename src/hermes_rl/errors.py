@@ -61,6 +61,10 @@ class EndpointError(WorldError):
     whose = Whose.ENDPOINT
 
 
+class ContextFullError(EndpointError):
+    """The endpoint refused a conversation that is longer than the model's context."""
+
+
 class SandboxError(WorldError):
     """A sandbox could not start, died, or lost its connection."""
 

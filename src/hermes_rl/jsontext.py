@@ -23,6 +23,11 @@ DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" "
 
 def dumps(value: Any) -> bytes:
     try:
+        # Keys are nearly always strings, and looking out for others slows every call.
+        return orjson.dumps(value, default=_plain)
+    except TypeError:
+        pass
+    try:
         return orjson.dumps(value, default=_plain, option=OPTIONS)
     except TypeError:
         return json.dumps(_clean(value), ensure_ascii=False, separators=(",", ":")).encode()

@@ -6,24 +6,21 @@ gave it as a dict or as an object; after that its name is a string and its argum
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hermes_rl import jsontext
 
 Message: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFunction:
+class ToolFunction(NamedTuple):
     """The function half of a tool call. `arguments` is the text the model wrote, valid JSON or not."""
 
     name: str
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """One call the model asked for, in the shape of the OpenAI client's objects."""
 
     id: str
@@ -47,6 +44,11 @@ class ToolCall:
         """Normalise a tool call given as a dict, as an SDK object or as one of ours."""
         if isinstance(raw, cls):
             return raw
+        if isinstance(raw, dict) and isinstance(function := raw.get("function"), dict):
+            # The usual case, on the hot path of every turn.
+            name, arguments, call_id = function.get("name"), function.get("arguments"), raw.get("id")
+            if type(name) is str and type(arguments) is str and type(call_id) is str and call_id:
+                return cls(call_id, ToolFunction(name, arguments))
         function = _part(raw, "function") or {}
         name, arguments, call_id = _part(function, "name"), _part(function, "arguments"), _part(raw, "id")
         if arguments is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes_rl.errors import Failure, VerifierError
 from hermes_rl.messages import Message
@@ -21,8 +21,13 @@ class StopReason(StrEnum):
 
     NATURAL = "natural"
     MAX_TURNS = "max_turns"
+    CONTEXT_FULL = "context_full"
     LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    DEADLINE = "deadline"
+    TOOL_BUDGET = "tool_budget"
     UNPARSED_TOOL_CALL = "unparsed_tool_call"
+    REPEATED_CALL = "repeated_call"
 
 
 class Span(StrEnum):
@@ -34,8 +39,7 @@ class Span(StrEnum):
     VERIFIER = "verifier"
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """One stretch of time: seconds from the rollout's beginning, and how long."""
 
     span: Span
@@ -44,8 +48,7 @@ class Timing:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(NamedTuple):
     """One tool call as it happened: the model's own text in, the tool's whole answer out."""
 
     turn: int

@@ -94,7 +94,7 @@ async def test_calls_of_one_turn_run_together_and_answer_in_order(host: ToolHost
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [
-        ("rm_everything", "{}", "unknown tool 'rm_everything'; available: patch, process, read_file"),
+        ("rm_everything", "{}", "unknown tool 'rm_everything'; available: "),
         ("terminal", "{not json", "not valid JSON"),
         ("terminal", '["ls"]', "must be one JSON object, not list"),
         ("terminal", '"ls"', "must be one JSON object, not str"),
@@ -132,11 +132,13 @@ async def test_an_unreadable_tool_call_is_not_natural() -> None:
     assert "not valid JSON" in result.tool_errors[0].error
 
 
-async def test_a_broken_call_does_not_drop_its_good_neighbour(host: ToolHost) -> None:
+async def test_a_broken_call_does_not_drop_its_good_neighbour_and_is_told(host: ToolHost) -> None:
     good = '<tool_call>{"name": "terminal", "arguments": {"command": "echo good"}}</tool_call>'
     result, _ = await run(Text(f"<tool_call>oops</tool_call>{good}"), max_turns=1)
     assert json.loads(result.tool_uses[0].result)["output"] == "good\n"
-    assert len(result.tool_errors) == 1
+    assert "could not be read" in json.loads(result.messages[-1]["content"])["error"]
+    (error,) = result.tool_errors
+    assert (error.tool_name, error.arguments) == ("", "oops")
 
 
 async def test_null_content_and_reasoning_are_kept_apart() -> None:

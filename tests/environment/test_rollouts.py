@@ -252,7 +252,7 @@ async def test_no_toolset_chosen_is_an_error_that_lists_them() -> None:
 
 
 async def test_an_unknown_toolset_is_an_error_that_lists_them() -> None:
-    with pytest.raises(ConfigError, match=r"no toolset is named 'shell'; known: file, terminal"):
+    with pytest.raises(ConfigError, match=r"no toolset is named 'shell'; known: .*file, .*terminal"):
         await group_of(writes_the_number, enabled_toolsets=["shell"])
 
 

@@ -487,3 +487,13 @@ async def test_cancelling_a_request_closes_its_connection() -> None:
             await arrived.wait()
             asking.cancel()
             await left.wait()
+
+
+async def test_a_conversation_of_megabytes_goes_out_whole() -> None:
+    large: list[Message] = [{"role": "user", "content": "x" * 3_000_000}]
+    async with (
+        ScriptedModel(always(Text("read"))) as model,
+        ServerManager([APIServerConfig(base_url=model.base_url, model_name="scripted")]) as server,
+    ):
+        await server.chat_completion(large)
+    assert model.bodies[0]["messages"] == large

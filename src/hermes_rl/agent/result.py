@@ -31,6 +31,7 @@ class AgentResult:
     usage: Usage = field(default_factory=Usage)
     timings: list[Timing] = field(default_factory=list)
     prompt_length: int = 0
+    compactions: int = 0
 
     @property
     def final_response(self) -> str:

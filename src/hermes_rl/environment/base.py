@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent import AgentResult, Compaction, DropOldResults
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.display import Advancing, progress
 from hermes_rl.environment.evaluation import evaluate_items, write_evaluation
@@ -28,7 +28,8 @@ from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.sandbox import SandboxPool, open_backend
 from hermes_rl.store import RecordWriter
 from hermes_rl.store.records import atropos_columns
-from hermes_rl.tools import ToolChoice, ToolHost, all_tools, open_toolsets
+from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
+from hermes_rl.tools.distributions import chances_of
 from hermes_rl.trajectory import Group
 
 
@@ -36,6 +37,8 @@ class HermesAgentBaseEnv(ABC):
     name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
     default_toolsets: ClassVar[Sequence[str]] = ()
+    own_tools: ClassVar[Sequence[Tool]] = ()
+    """The author's own, made with `@tool`; every group has them besides its toolsets."""
 
     def __init__(
         self,
@@ -47,14 +50,20 @@ class HermesAgentBaseEnv(ABC):
         self.config: Any = config
         self.slurm, self.testing = slurm, testing
         self.server = ServerManager([] if isinstance(server_configs, ServerBaseline) else server_configs)
+        self.user_server: ServerManager | None = None
         self.tokenizer: Any = None
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
         self.last_evaluation: dict[str, Any] | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self._tools: ToolHost | None = None
+        chances = chances_of(config.distribution, config.toolset_distributions)
+        only_own = bool(self.own_tools) and not self.default_toolsets and chances is None
         self.tool_choice = ToolChoice(
-            enabled=config.enabled_toolsets, disabled=config.disabled_toolsets or (), default=self.default_toolsets
+            enabled=[] if only_own and config.enabled_toolsets is None else config.enabled_toolsets,
+            disabled=config.disabled_toolsets or (),
+            distribution=chances,
+            default=self.default_toolsets,
         )
         self._groups_sampled = 0
 
@@ -80,6 +89,14 @@ class HermesAgentBaseEnv(ABC):
         """The conversation a rollout starts with; override it to put worked examples before the prompt."""
         system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
         return [*system, {"role": "user", "content": self.format_prompt(item)}]
+
+    async def next_user_message(self, item: Any, messages: list[Message]) -> str | None:
+        """What a simulated user says to the agent's answer; None ends the rollout. Override it to have one."""
+        return None
+
+    def compaction(self) -> Compaction | None:
+        """How a conversation that outgrows the context is shortened; override it for a strategy of your own."""
+        return DropOldResults() if self.config.compaction == "drop_results" else None
 
     def eval_items(self) -> Sequence[Any]:
         """The held-out items; the seeds keep them in `self._eval_items`."""
@@ -107,6 +124,8 @@ class HermesAgentBaseEnv(ABC):
         config = self.config
         async with AsyncExitStack() as opened:
             opened.push_async_callback(self.server.close)
+            if config.user_endpoint is not None:
+                self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
             await self.server.wait_until_ready(max(one.ready_timeout for one in self.server.configs))
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.tool_choice.possible(), config.tool_settings)
@@ -117,7 +136,8 @@ class HermesAgentBaseEnv(ABC):
                 SandboxPool(backend, max_live=config.max_live_sandboxes),
                 calls_in_flight=config.tool_pool_size,
                 terminal_timeout=config.terminal_timeout,
-                toolsets=toolsets,
+                longest_command=config.max_terminal_timeout,
+                toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
             )
             opened.push_async_callback(self._tools.close)
             with self._tools.running(), _seeded(config.seed):
@@ -168,6 +188,7 @@ class HermesAgentBaseEnv(ABC):
         random = Random(f"{self.config.seed}/toolsets/{self._groups_sampled}")
         self._groups_sampled += 1
         chosen = [tool for name in self.tool_choice.sample(random) for tool in self.tools.toolsets[name].tools]
+        chosen += self.own_tools
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
     # --- evaluation and metrics ---

@@ -4,9 +4,11 @@ Class defaults are Atropos' own, but for `terminal_backend`: the seed's `local` 
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hermes_rl.inference import APIServerConfig
 
 
 class EvalHandling(StrEnum):
@@ -70,13 +72,38 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     tool_settings: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Settings of toolsets, by toolset: {web: {provider: bm25, corpus: FILE}}."
     )
+    toolset_distributions: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="Distributions of your own: {mine: {terminal: 0.8, file: 0.5}}."
+    )
     max_agent_turns: int = Field(30, ge=1, description="Model calls of one rollout at most.")
+    max_tool_calls: int | None = Field(None, ge=1, description="Tool calls of one rollout at most.")
+    max_repeated_calls: int | None = Field(
+        8, ge=2, description="End a rollout that makes the same calls with the same results this often in a row."
+    )
+    rollout_deadline: float | None = Field(
+        None, gt=0, description="Seconds of the policy's own work: its tools' time and 0.02 s for each token."
+    )
+    max_context_tokens: int | None = Field(
+        None, ge=64, description="Context of the model; what the endpoint tells when left out."
+    )
+    compaction: Literal["none", "drop_results"] = Field(
+        "none", description="What to do when the context is full: end the rollout, or drop the oldest tool results."
+    )
+    default_result_size_chars: int = Field(
+        100_000, ge=100, description="Characters of a tool result before it goes to a file."
+    )
+    turn_budget_chars: int = Field(200_000, ge=100, description="Characters of all results of a turn.")
+    preview_size_chars: int = Field(1_500, ge=50, description="Characters shown of a result that went to a file.")
+    tool_result_overrides: dict[str, int] = Field(
+        default_factory=dict, description="Characters by tool, over the default."
+    )
     system_prompt: str | None = Field(None, description="System prompt of the agent.")
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature of rollouts; evaluation uses 0.")
     terminal_backend: str = Field(
         "auto", description="Where tools run: auto (bubblewrap), bubblewrap, or local, which is no sandbox."
     )
     terminal_timeout: int = Field(120, ge=1, description="Seconds a command may take unless the call says otherwise.")
+    max_terminal_timeout: int = Field(600, ge=1, description="The most seconds a call may ask for.")
     terminal_lifetime: int = Field(3600, ge=1, description="Seconds an idle sandbox may live.")
     dataset_name: str | None = Field(None, description="Dataset to load, for environments that load one.")
     dataset_split: str = Field("train", description="Split of that dataset.")
@@ -87,6 +114,9 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     extra_body: dict[str, Any] | None = Field(None, description="Further fields of every model request.")
     max_live_sandboxes: int = Field(1024, ge=1, description="Sandboxes alive at once; further rollouts wait.")
+    user_endpoint: APIServerConfig | None = Field(
+        None, description="Endpoint of the simulated user, for environments that have one."
+    )
     eval_size: int = Field(20, ge=1, description="Items of an evaluation.")
     seed: int = Field(0, ge=0, description="Fixes item order, toolset sampling and the seeds of rollouts.")
 
@@ -94,6 +124,4 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     def _one_way_to_choose_tools(self) -> "HermesAgentEnvConfig":
         if self.enabled_toolsets is not None and self.distribution is not None:
             raise ValueError("enabled_toolsets and distribution exclude each other; set one of them")
-        if self.distribution is not None:
-            raise ValueError("toolset distributions are not in this version; set enabled_toolsets")
         return self

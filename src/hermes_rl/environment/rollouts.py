@@ -8,16 +8,20 @@ import asyncio
 import inspect
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_rl.agent import AgentResult, HermesAgentLoop
+from hermes_rl.agent import AgentLimits, AgentResult, HermesAgentLoop, ResultBudget
+from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
 from hermes_rl.errors import AuthorError, DeadlineError, Failure, VerifierError, WorldError, failure_of
 from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.tools import ToolSession
-from hermes_rl.trajectory import Rollout, Span, validate_score
+from hermes_rl.trajectory import Rollout, Span, Timing, validate_score
+
+# Beyond the longest time a tool may take by itself, before it counts as hanging.
+TOOL_GRACE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,17 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
         turns_used=result.turns_used,
         tool_uses=tuple(result.tool_uses),
         usage=result.usage,
-        timings=tuple(sorted((*result.timings, *session.timings), key=lambda timing: timing.start)),
+        timings=_in_order((*result.timings, *session.timings)),
         seconds=round(time.monotonic() - session.started_at, 6),
         metadata={"task_id": task_id, "tool_errors": len(result.tool_errors)},
+    )
+
+
+def _in_order(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    """By their beginning, to the microsecond: more digits say nothing and cost room in every record."""
+    return tuple(
+        Timing(timing.span, timing.name, round(timing.start, 6), round(timing.seconds, 6))
+        for timing in sorted(timings, key=lambda timing: timing.start)
     )
 
 
@@ -91,7 +103,36 @@ def _agent_loop(env: Environment, plan: RolloutPlan, task_id: str, session: Tool
         tool_call_parser=config.tool_call_parser,
         seed=plan.seed,
         split=plan.split,
+        limits=agent_limits(config, env.server.context_tokens),
+        next_user_message=lambda messages: _next_user_message(env, plan.item, messages),
+        compaction=env.compaction(),
     )
+
+
+def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> AgentLimits:
+    return AgentLimits(
+        max_tool_calls=config.max_tool_calls,
+        max_repeated_calls=config.max_repeated_calls,
+        deadline=config.rollout_deadline,
+        context_tokens=config.max_context_tokens or endpoint_context,
+        tool_deadline=config.max_terminal_timeout + TOOL_GRACE,
+        results=ResultBudget(
+            per_result=config.default_result_size_chars,
+            per_turn=config.turn_budget_chars,
+            preview=config.preview_size_chars,
+            overrides={"read_file": None, **config.tool_result_overrides},
+        ),
+    )
+
+
+async def _next_user_message(env: Environment, item: Any, messages: list[dict[str, Any]]) -> str | None:
+    try:
+        with env.tools.running():
+            return await bridged(env.next_user_message(item, messages))
+    except WorldError:
+        raise
+    except Exception as error:
+        raise AuthorError("user", f"next_user_message raised {type(error).__name__}: {error}") from error
 
 
 async def _prompt(env: Environment, item: Any) -> list[dict[str, Any]]:

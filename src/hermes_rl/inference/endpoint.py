@@ -4,20 +4,32 @@ Every way a request can fail is an EndpointError whose cause is stable; `retryab
 """
 
 import asyncio
+import io
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from hermes_rl import jsontext
-from hermes_rl.errors import EndpointError
-from hermes_rl.inference.config import HIDDEN, APIServerConfig
+from hermes_rl.deadline import Deadline
+from hermes_rl.errors import ContextFullError, EndpointError
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.secrets import HIDDEN
 
 BODY_SHOWN = 500
 CONNECT_TIMEOUT = 10.0
+LARGE_BODY = 2**20
+# How vLLM, llama.cpp, SGLang and the hosted APIs say that a conversation is too long; there is no agreed code.
+CONTEXT_FULL = re.compile(
+    r"context[ _](length|size|window)|maximum (context|model) len|prompt is too long|too many tokens"
+    r"|longer than the model",
+    re.IGNORECASE,
+)
 
 
 class Endpoint:
@@ -27,11 +39,13 @@ class Endpoint:
         self.config = config
         self.base_url = config.base_url.rstrip("/")
         self.in_flight = 0
+        self.context_tokens: int | None = None
         self._session = session
         self._headers = {"Content-Type": "application/json"}
         self._key = config.resolved_key()
         if self._key is not None:
             self._headers["Authorization"] = f"Bearer {self._key}"
+        self._urls: dict[str, URL] = {}
         self._slots = {
             "train": asyncio.Semaphore(config.num_max_requests_at_once),
             "eval": asyncio.Semaphore(config.num_requests_for_eval),
@@ -40,12 +54,18 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any], *, split: str, timeout: float) -> Any:
         """The decoded answer to one request, in `timeout` seconds at most, waiting for a slot included."""
         self.in_flight += 1
+        deadline = Deadline()
+        deadline.begin(timeout)
         try:
-            async with asyncio.timeout(timeout), self._slots[split]:
+            async with self._slots[split]:
                 return await self._exchange("POST", path, body)
-        except TimeoutError:
-            raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=False) from None
+        except asyncio.CancelledError:
+            try:
+                deadline.reraise()
+            except TimeoutError:
+                raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=False) from None
         finally:
+            deadline.close()
             self.in_flight -= 1
 
     async def get(self, path: str, *, timeout: float) -> Any:
@@ -57,11 +77,13 @@ class Endpoint:
             raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=True) from None
 
     async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        data = None if body is None else jsontext.dumps(body)
+        data: bytes | io.BytesIO | None = None if body is None else jsontext.dumps(body)
+        if isinstance(data, bytes) and len(data) >= LARGE_BODY:
+            # aiohttp writes bytes in one go, which holds the loop, and warns of it.
+            data = io.BytesIO(data)
         try:
-            async with self._session.request(
-                method, self.base_url + path, data=data, headers=self._headers
-            ) as response:
+            url = self._urls.get(path) or self._urls.setdefault(path, URL(self.base_url + path))
+            async with self._session.request(method, url, data=data, headers=self._headers) as response:
                 raw = await response.read()
         except aiohttp.ClientPayloadError as error:
             raise self._error("bad_response", f"broke off its answer: {error}") from error
@@ -79,6 +101,8 @@ class Endpoint:
     def _status_error(
         self, status: int, raw: bytes, retry_after: str | None
     ) -> "RetryableEndpointError | EndpointError":
+        if status in (400, 413) and CONTEXT_FULL.search(raw[:BODY_SHOWN].decode(errors="replace")):
+            return ContextFullError("context_full", self.without_key(f"{self.base_url} answered: {_shown(raw)}"))
         retryable = status == 429 or status >= 500
         error = self._error(f"http_{status}", f"answered HTTP {status}: {_shown(raw)}", retryable=retryable)
         if isinstance(error, RetryableEndpointError) and retry_after:

@@ -8,7 +8,7 @@ and the body.
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -68,21 +68,26 @@ class ServerManager:
         self,
         messages: Sequence[Message],
         *,
+        model: str | None = None,
         n: int = 1,
         split: str = "train",
         extra_body: dict[str, Any] | None = None,
         **parameters: Any,
     ) -> ChatCompletion:
         """Ask for `n` completions; further parameters (temperature, max_tokens, tools, seed …) go out as they are."""
-        body: dict[str, Any] = {"messages": messages, "n": n}
-        body.update((name, value) for name, value in parameters.items() if value is not None)
-        body.update(extra_body or {})
-        deadline = time.monotonic() + max(config.timeout for config in self.configs)
+        body: dict[str, Any] = {"model": model, "messages": messages, "n": n}
+        body |= {name: value for name, value in parameters.items() if value is not None}
+        if extra_body:
+            body.update(extra_body)
+        deadline = time.monotonic() + self._longest_timeout()
         attempt, failed = 0, None
         while True:
             endpoint = self._choose(failed)
+            body["model"] = model or endpoint.config.model_name
+            timeout = min(endpoint.config.timeout, deadline - time.monotonic())
             try:
-                return await self._ask(endpoint, body, split, deadline)
+                answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
+                return _completion(answer, endpoint)
             except RetryableEndpointError as error:
                 wait = self.retries.wait_before(attempt, error.retry_after)
                 self._resting_until[endpoint] = time.monotonic() + max(self.retries.rest, error.retry_after or 0.0)
@@ -104,6 +109,11 @@ class ServerManager:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The smallest context among the endpoints that told theirs."""
+        return min((one.context_tokens for one in self._endpoints if one.context_tokens), default=None)
+
     async def close(self) -> None:
         if self._session is not None:
             session, self._session, self._endpoints = self._session, None, []
@@ -117,21 +127,25 @@ class ServerManager:
     ) -> None:
         await self.close()
 
-    async def _ask(self, endpoint: Endpoint, body: dict[str, Any], split: str, deadline: float) -> ChatCompletion:
-        timeout = min(endpoint.config.timeout, deadline - time.monotonic())
-        answer = await endpoint.post(
-            "/chat/completions", {"model": endpoint.config.model_name, **body}, split=split, timeout=timeout
-        )
-        try:
-            return ChatCompletion.of(answer, endpoint.base_url)
-        except EndpointError as error:
-            raise RetryableEndpointError(error.cause, endpoint.without_key(str(error))) from None
+    def _longest_timeout(self) -> float:
+        configs = self.configs
+        return configs[0].timeout if len(configs) == 1 else max(config.timeout for config in configs)
 
     def _choose(self, failed: Endpoint | None) -> Endpoint:
+        if len(self.servers) == 1:
+            return self._endpoints[0]
         return min(self.servers, key=lambda endpoint: (endpoint is failed, self._rests(endpoint), endpoint.in_flight))
 
     def _rests(self, endpoint: Endpoint) -> bool:
         return self._resting_until.get(endpoint, 0.0) > time.monotonic()
+
+
+def _completion(answer: Any, endpoint: Endpoint) -> ChatCompletion:
+    """What the endpoint said; an answer that cannot be read may be better the next time."""
+    try:
+        return ChatCompletion.of(answer, endpoint.base_url)
+    except EndpointError as error:
+        raise RetryableEndpointError(error.cause, endpoint.without_key(str(error))) from None
 
 
 async def _wait_for(endpoint: Endpoint, timeout: float) -> None:
@@ -139,7 +153,7 @@ async def _wait_for(endpoint: Endpoint, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            await endpoint.get("/models", timeout=min(READY_ANSWER, deadline - time.monotonic()))
+            answer = await endpoint.get("/models", timeout=min(READY_ANSWER, deadline - time.monotonic()))
         except EndpointError as error:
             if not isinstance(error, RetryableEndpointError) or time.monotonic() + READY_PAUSE >= deadline:
                 raise EndpointError(
@@ -148,5 +162,22 @@ async def _wait_for(endpoint: Endpoint, timeout: float) -> None:
                     "--openai.health_check false skips this question for APIs that have no /models.",
                 ) from error
         else:
+            endpoint.context_tokens = context_tokens(answer, endpoint.config.model_name)
             return
         await asyncio.sleep(READY_PAUSE)
+
+
+def context_tokens(models: Any, name: str) -> int | None:
+    """The context of a model as its endpoint's list of models tells it; None when it does not."""
+    rows = models.get("data") if isinstance(models, Mapping) else None
+    known = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    for row in sorted(known, key=lambda row: row.get("id") != name)[:1]:
+        meta = row.get("meta")
+        # vLLM and SGLang, OpenRouter, llama.cpp.
+        told = (
+            row.get("max_model_len"),
+            row.get("context_length"),
+            meta.get("n_ctx") if isinstance(meta, Mapping) else 0,
+        )
+        return next((length for length in told if isinstance(length, int) and length > 0), None)
+    return None

@@ -1,0 +1,258 @@
+"""Our agent loop beside a bare aiohttp client that plays the same turns, on a null model and a null tool.
+
+Each side is a fresh process on one core, the model server on another; the sides alternate and repeat, and the figures
+are medians. The bare client posts, reads and appends, and does nothing else: no checks, no records, no limits.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+import orjson
+import uvloop
+
+from hermes_rl.agent import AgentLimits, HermesAgentLoop
+from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.sandbox import LocalBackend, SandboxPool
+from hermes_rl.tools import OpenToolset, ToolHost, ToolSession, tool
+from hermes_rl.trajectory import StopReason
+
+HERE = Path(__file__).resolve().parent
+RATIO_GOAL, MEMORY_GOAL_KB = 0.70, 100.0
+GAP_RATIO_GOAL, GAP_EXTRA_GOAL = 1.3, 0.030
+MESSAGES = [{"role": "user", "content": "Say hello four times with the echo tool, then stop."}]
+
+
+@tool(sandboxed=False)
+async def echo(session: ToolSession, text: str) -> str:  # noqa: ARG001
+    """Return the text.
+
+    Args:
+        text: Any text.
+    """
+    return text
+
+
+class Ours:
+    """The loop as an environment runs it, without an environment."""
+
+    def __init__(self, base_url: str, turns: int) -> None:
+        config = APIServerConfig(base_url=base_url, model_name=f"null-{turns}", num_max_requests_at_once=100_000)
+        self.server = ServerManager([config])
+        self.host = ToolHost(
+            {},
+            SandboxPool(LocalBackend()),
+            calls_in_flight=100_000,
+            terminal_timeout=60,
+            toolsets={"null": OpenToolset((echo,))},
+        )
+        self.limits = AgentLimits(max_repeated_calls=None)
+        self.turns = turns
+
+    async def rollout(self, name: str) -> bool:
+        session = self.host.session(name)
+        loop = HermesAgentLoop(
+            self.server,
+            [echo.schema],
+            {"echo"},
+            max_turns=self.turns + 1,
+            task_id=name,
+            extra_body={"user": name},
+            session=session,
+            limits=self.limits,
+        )
+        result = await loop.run(MESSAGES)
+        await self.host.close_session(name)
+        return result.stop_reason is StopReason.NATURAL and result.turns_used == self.turns
+
+    async def close(self) -> None:
+        await self.host.close()
+        await self.server.close()
+
+
+class Bare:
+    def __init__(self, base_url: str, turns: int) -> None:
+        self.url = f"{base_url}/chat/completions"
+        self.turns = turns
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self.schemas = [echo.schema]
+
+    async def rollout(self, name: str) -> bool:
+        messages: list[dict[str, Any]] = list(MESSAGES)
+        for turn in range(1, self.turns + 1):
+            body = {"model": f"null-{self.turns}", "messages": messages, "tools": self.schemas, "user": name}
+            headers = {"Content-Type": "application/json"}
+            async with self.session.post(self.url, data=orjson.dumps(body), headers=headers) as response:
+                message = orjson.loads(await response.read())["choices"][0]["message"]
+            messages.append(message)
+            calls = message.get("tool_calls")
+            if not calls:
+                return turn == self.turns
+            for call in calls:
+                arguments = orjson.loads(call["function"]["arguments"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": arguments["text"]})
+        return False
+
+    async def close(self) -> None:
+        await self.session.close()
+
+
+async def play(side: str, base_url: str, concurrency: int, rollouts: int, turns: int) -> dict[str, float]:
+    """Run the rollouts, so many at once, and measure this process."""
+    client = Ours(base_url, turns) if side == "ours" else Bare(base_url, turns)
+    await client.rollout("warm")
+    async with aiohttp.ClientSession() as session:
+        await (await session.get(f"{base_url}/stats")).read()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cpu, began = time.process_time(), time.perf_counter()
+    right = await in_flight(client.rollout, concurrency, rollouts)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with aiohttp.ClientSession() as session:
+        gaps = json.loads(await (await session.get(f"{base_url}/stats")).read())
+    await client.close()
+    return {
+        "turns_per_second": rollouts * turns / seconds,
+        "cpu_ms_per_turn": cpu * 1000 / (rollouts * turns),
+        "kb_per_rollout": (after - before) / concurrency,
+        "gap_p50": gaps["p50"],
+        "gap_p99": gaps["p99"],
+        "succeeded": right / rollouts,
+    }
+
+
+async def in_flight(rollout: Callable[[str], Awaitable[bool]], concurrency: int, rollouts: int) -> int:
+    names = iter(range(rollouts))
+
+    async def worker() -> int:
+        return sum([await rollout(f"r{name}") for name in names])
+
+    return sum(await asyncio.gather(*(worker() for _ in range(concurrency))))
+
+
+class Server:
+    """The null model in a process of its own, on the first core."""
+
+    def __enter__(self) -> str:
+        command = pinned(0, [sys.executable, str(HERE / "null_model.py")])
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def pinned(core: int, command: list[str]) -> list[str]:
+    return ["taskset", "-c", str(core), *command] if (os.cpu_count() or 1) > 1 else command
+
+
+def measure(url: str, side: str, concurrency: int, rollouts: int, turns: int, delay: float) -> dict[str, float]:
+    asyncio.run(set_delay(url, delay))
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--play",
+        side,
+        url,
+        *map(str, (concurrency, rollouts, turns)),
+    ]
+    line = subprocess.check_output(pinned(1, command), text=True, timeout=600).splitlines()[-1]
+    figures: dict[str, float] = json.loads(line)
+    return figures
+
+
+async def set_delay(url: str, delay: float) -> None:
+    async with aiohttp.ClientSession() as session, session.put(f"{url}/delay", data=str(delay)) as response:
+        await response.read()
+
+
+def compare(url: str, repeats: int, concurrency: int, rollouts: int, turns: int, delay: float) -> dict[str, Any]:
+    """Both sides, alternating; the median of each figure."""
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
+    for _ in range(repeats):
+        for side, done in runs.items():
+            done.append(measure(url, side, concurrency, rollouts, turns, delay))
+    row: dict[str, Any] = {
+        side: {name: round(median(run[name] for run in done), 4) for name in done[0]} for side, done in runs.items()
+    }
+    row["ratio"] = round(row["ours"]["turns_per_second"] / row["bare"]["turns_per_second"], 3)
+    print(f"{concurrency} in flight, {delay:g} s a turn, {turns} turns: {json.dumps(row)}", flush=True)
+    return row
+
+
+def goal(wanted: float, measured: float, met: bool) -> dict[str, Any]:
+    return {"goal": wanted, "measured": round(measured, 4), "met": met}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="64 and 512 in flight, once")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--play", nargs=5, metavar=("SIDE", "URL", "CONCURRENCY", "ROLLOUTS", "TURNS"), help=argparse.SUPPRESS
+    )
+    arguments = parser.parse_args()
+    if arguments.play:
+        side, url, *numbers = arguments.play
+        print(json.dumps(uvloop.run(play(side, url, *map(int, numbers)))))
+        return 0
+    goals: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    with Server() as url:
+        repeats = 1 if arguments.quick else arguments.repeats
+        figures["64"] = compare(url, repeats, 64, 2000, 5, 0.0)
+        figures["512"] = compare(url, repeats, 512, 3000, 5, 0.0)
+        ratio = figures["512"]["ratio"]
+        goals["throughput_ratio_at_512"] = goal(RATIO_GOAL, ratio, ratio >= RATIO_GOAL)
+        if not arguments.quick:
+            figures["4096"] = compare(url, repeats, 4096, 8192, 5, 0.0)
+            figures["4096_1s"] = compare(url, repeats, 4096, 8192, 5, 1.0)
+            calm = figures["4096_3s"] = compare(url, repeats, 4096, 4096, 5, 3.0)
+            long = figures["long"] = compare(url, repeats, 16, 200, 50, 0.0)
+            ours, bare = calm["ours"], calm["bare"]
+            allowed = max(bare["gap_p99"] * GAP_RATIO_GOAL, bare["gap_p99"] + GAP_EXTRA_GOAL)
+            goals["all_succeed_at_4096"] = goal(1.0, ours["succeeded"], ours["succeeded"] == 1.0)
+            goals["gap_p99_at_4096"] = goal(round(allowed, 4), ours["gap_p99"], ours["gap_p99"] <= allowed)
+            memory = ours["kb_per_rollout"]
+            goals["kb_per_rollout"] = goal(MEMORY_GOAL_KB, memory, memory < MEMORY_GOAL_KB)
+            # Both sides send the same growing conversation, so growth beyond the bare client's is ours.
+            short = figures["64"]
+            growth = long["ours"]["cpu_ms_per_turn"] / short["ours"]["cpu_ms_per_turn"]
+            bytes_growth = bytes_per_turn(50) / bytes_per_turn(5)
+            goals["cpu_growth_to_100_messages"] = goal(round(bytes_growth, 2), growth, growth <= bytes_growth)
+    print(json.dumps({"benchmark": "agent_loop", "figures": figures, "goals": goals}))
+    return 0 if all(one["met"] for one in goals.values()) else 1
+
+
+def bytes_per_turn(turns: int) -> float:
+    """Mean bytes of a request over a conversation of so many turns."""
+    pair = [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": '{"text": "hello"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "hello"},
+    ]
+    fixed = len(orjson.dumps({"messages": MESSAGES, "tools": [echo.schema]}))
+    return fixed + len(orjson.dumps(pair)) * (turns - 1) / 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any, Literal
 
-from hermes_rl.sandbox import Sandbox
+from hermes_rl.sandbox import DEFAULT_MAX_OUTPUT, Sandbox
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset
@@ -124,17 +124,22 @@ async def read_text(sandbox: Sandbox, path: str) -> str:
 
 async def read_bytes(sandbox: Sandbox, path: str) -> bytes:
     """The bytes of a file that is text as far as one can tell; ToolUseError for any other."""
+    data = await read_any(sandbox, path)
+    if b"\0" in data[:8192]:
+        raise ToolUseError(f"{path} is a binary file of {len(data)} bytes")
+    return data
+
+
+async def read_any(sandbox: Sandbox, path: str, max_bytes: int = DEFAULT_MAX_OUTPUT) -> bytes:
+    """The bytes of any file; ToolUseError for what the model can mend."""
     try:
-        data = await sandbox.read(in_sandbox(sandbox, path))
+        return await sandbox.read(in_sandbox(sandbox, path), max_bytes=max_bytes)
     except FileNotFoundError:
         raise ToolUseError(f"there is no file {path}") from None
     except IsADirectoryError:
         raise ToolUseError(f"{path} is a directory") from None
     except OSError as error:
         raise ToolUseError(str(error)) from None
-    if b"\0" in data[:8192]:
-        raise ToolUseError(f"{path} is a binary file of {len(data)} bytes")
-    return data
 
 
 async def write_bytes(sandbox: Sandbox, path: str, data: bytes) -> None:

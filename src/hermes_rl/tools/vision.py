@@ -21,7 +21,7 @@ from hermes_rl import jsontext, secrets
 from hermes_rl.errors import ConfigError, ToolHostError
 from hermes_rl.sandbox import Sandbox
 from hermes_rl.tools.excerpt import excerpt
-from hermes_rl.tools.files import in_sandbox
+from hermes_rl.tools.files import read_any
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset, ToolsetSettings
@@ -164,14 +164,7 @@ def media_type(image: bytes) -> str | None:
 
 
 async def _read_image(sandbox: Sandbox, path: str, max_bytes: int) -> bytes:
-    try:
-        image = await sandbox.read(in_sandbox(sandbox, path), max_bytes=max_bytes)
-    except FileNotFoundError:
-        raise ToolUseError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise ToolUseError(f"{path} is a directory") from None
-    except OSError as error:
-        raise ToolUseError(str(error)) from None
+    image = await read_any(sandbox, path, max_bytes)
     if media_type(image) is None:
         raise ToolUseError(f"{path} is not a PNG, JPEG, GIF or WebP image; convert it first")
     return image

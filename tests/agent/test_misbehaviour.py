@@ -334,6 +334,15 @@ async def test_a_result_too_long_goes_to_a_file_the_agent_can_read(host: ToolHos
 
 
 @pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("trick", ["touch /tmp/hermes-results", "ln -s /usr /tmp/hermes-results"])
+async def test_a_policy_that_bars_the_place_of_long_results_is_scored_all_the_same(trick: str) -> None:
+    limits = AgentLimits(results=ResultBudget(per_result=2_000, preview=300))
+    result, _ = await rollout(Calls([run_command(f"{trick}; seq 5000")]), DONE, limits=limits)
+    assert result.stop_reason is StopReason.NATURAL
+    assert "Ask for less at a time" in told(result)
+
+
+@pytest.mark.usefixtures("host")
 async def test_the_largest_results_of_a_turn_go_first() -> None:
     calls = Calls([run_command(f"head -c {size} /dev/zero | tr '\\0' x") for size in (3000, 900, 5000)])
     limits = AgentLimits(results=ResultBudget(per_turn=5_000, preview=200))

@@ -61,11 +61,18 @@ async def within_budget(
     return shown
 
 
-async def _keep(session: ToolSession, name: str, text: str) -> str:
-    """Write a result where the agent can read it. The name is ours: a call's id is the model's text."""
+async def _keep(session: ToolSession, name: str, text: str) -> str | None:
+    """Write a result where the agent can read it. The name is ours: a call's id is the model's text.
+
+    None when the place cannot be written: the policy can fill it or put a file in its way, and must not escape its
+    score by that.
+    """
     sandbox = await session.sandbox()
     path = f"{sandbox.scratch}/hermes-results/{name}.txt"
-    await sandbox.write(path, text.encode("utf-8", "replace"))
+    try:
+        await sandbox.write(path, text.encode("utf-8", "replace"))
+    except OSError:
+        return None
     return path
 
 

@@ -10,3 +10,10 @@ def hermes_home() -> Path:
 
 def rl_home() -> Path:
     return hermes_home() / "rl"
+
+
+def images_home() -> Path:
+    """Where images are unpacked. Root's home is closed to the users that its sandboxes run as, hence another place."""
+    if os.geteuid() == 0 and not os.environ.get("HERMES_HOME"):
+        return Path("/var/lib/hermes-rl/images")
+    return rl_home() / "images"

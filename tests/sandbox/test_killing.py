@@ -1,10 +1,13 @@
 import asyncio
+import os
+import signal
 import time
 
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import Backend, Sandbox
+from hermes_rl.sandbox import Backend, BubblewrapBackend, Sandbox
+from hermes_rl.sandbox.process_tree import children
 from tests.sandbox.living import living, nap
 
 ESCAPES = {
@@ -116,3 +119,17 @@ async def test_a_cancelled_close_still_closes(backend: Backend) -> None:
     await asyncio.gather(closing, return_exceptions=True)
     await sandbox.close()
     assert living(mine) == []
+
+
+async def test_a_sandbox_that_does_not_answer_is_noticed_before_its_command_ends(
+    bubblewrap: BubblewrapBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_EVERY", 0.1)
+    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_TIME", 0.5)
+    async with await bubblewrap.start() as jail:
+        running = asyncio.ensure_future(jail.exec("sleep 600", timeout=600))
+        await asyncio.sleep(0.2)
+        os.kill(children(jail._piped.pid)[0], signal.SIGSTOP)
+        with pytest.raises(SandboxError) as hang:
+            await running
+        assert hang.value.cause == "hang"

@@ -13,8 +13,8 @@ import uvloop
 
 import hermes_rl
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Backend, BubblewrapBackend, LocalBackend, SandboxPool, open_backend
-from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox import Backend, BubblewrapBackend, LocalBackend, SandboxPool, namespaces, open_backend
+from hermes_rl.sandbox.process_tree import children, everyone
 from hermes_rl.sandbox.protocol import Backend as BackendProtocol
 from tests.sandbox.living import arguments, living, nap
 
@@ -33,7 +33,7 @@ async def test_a_closed_sandbox_leaves_no_directory(backend: Backend) -> None:
             "ln -s / root; ln -s nowhere broken; for i in $(seq 100); do echo > $i; done; chmod 0 .",
             timeout=10,
         )
-        assert len(workspaces() - before) == 1
+        assert len(workspaces() - before) == (1 if backend.name == "local" else 0)
     assert workspaces() == before
     assert Path("/etc/passwd").exists()
 
@@ -42,7 +42,7 @@ async def test_a_sandbox_whose_first_process_died_says_so(bubblewrap: Bubblewrap
     async with await bubblewrap.start() as jail:
         running = asyncio.ensure_future(jail.exec("sleep 600", timeout=60))
         await asyncio.sleep(0.1)
-        os.kill(jail._pid, signal.SIGKILL)
+        os.kill(children(jail._piped.pid)[0], signal.SIGKILL)
         with pytest.raises(SandboxError) as death:
             await running
         assert death.value.cause == "died"
@@ -55,7 +55,7 @@ async def test_the_sandbox_dies_when_bwrap_does(bubblewrap: BubblewrapBackend) -
     mine = nap()
     async with await bubblewrap.start() as jail:
         await jail.exec(f"setsid {mine} &", timeout=10)
-        os.kill(jail._outer.pid, signal.SIGKILL)
+        os.kill(jail._piped.pid, signal.SIGKILL)
         for _ in range(100):
             await asyncio.sleep(0.02)
             if not living(mine):
@@ -138,8 +138,8 @@ def test_killing_the_owner_while_it_starts_sandboxes_leaves_no_process() -> None
 
 async def test_a_forked_worker_does_not_keep_a_sandbox_alive(bubblewrap: BubblewrapBackend) -> None:
     async with await bubblewrap.start() as jail:
-        control = jail._control
-        assert control is not None
+        assert jail._piped._socket is not None
+        control = jail._piped._socket.fileno()
         worker = os.fork()
         if worker == 0:
             try:
@@ -189,14 +189,19 @@ def test_it_works_for_an_ordinary_user() -> None:
                 "-c",
                 textwrap.dedent(ORDINARY),
             ],
-            env={"PYTHONPATH": directory, "PATH": "/usr/bin:/bin", "TMPDIR": str(temporary)},
+            env={
+                "PYTHONPATH": directory,
+                "PATH": "/usr/bin:/bin",
+                "TMPDIR": str(temporary),
+                "HERMES_HOME": str(temporary / "home"),
+            },
             capture_output=True,
             cwd="/",
             check=False,
             timeout=50,
         )
         assert ran.stdout.decode().split() == ["agent", "CapEff:", "0" * 16, "124", "True"], ran.stderr.decode()
-        assert list(temporary.iterdir()) == []
+        assert [path for path in temporary.rglob("*") if path.is_file()] == []
 
 
 async def test_fifty_sandboxes_live_side_by_side(bubblewrap: BubblewrapBackend) -> None:
@@ -240,7 +245,7 @@ def test_both_event_loops_do(name: str, loop: object) -> None:
 
 async def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     before = workspaces()
-    monkeypatch.setattr("hermes_rl.sandbox.namespaces.INIT", "sleep 600")
+    monkeypatch.setattr("hermes_rl.sandbox.namespaces.PROGRAM", "sleep 600")
     with pytest.raises(SandboxError) as late:
         await BubblewrapBackend(start_timeout=0.3).start()
     assert late.value.cause == "start_timeout"
@@ -262,23 +267,22 @@ async def test_a_cancelled_start_leaves_nothing(bubblewrap: BubblewrapBackend) -
 
 
 async def test_without_bwrap_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hermes_rl.sandbox.commands.PATH", str(tmp_path))
+    monkeypatch.setattr("hermes_rl.sandbox.warden.PATH", str(tmp_path))
     with pytest.raises(SandboxError, match="apt-get install bubblewrap") as missing:
         await open_backend("auto")
     assert missing.value.cause == "start"
 
 
 async def test_without_user_namespaces_the_message_names_the_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "hermes_rl.sandbox.namespaces.OUTER", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-    )
+    forbidding = namespaces.LAUNCH.replace("max_user_namespaces', '1'", "max_user_namespaces', '0'")
+    monkeypatch.setattr(namespaces, "LAUNCH", forbidding)
     with pytest.raises(SandboxError, match=r"sysctl user\.max_user_namespaces") as forbidden:
         await BubblewrapBackend().start()
     assert forbidden.value.cause == "start"
 
 
 async def test_an_unknown_backend_is_a_config_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'dokcer'.*auto, bubblewrap, local.*docker, ssh"):
+    with pytest.raises(ConfigError, match=r"'dokcer'.*auto, bubblewrap, docker"):
         await open_backend("dokcer")
 
 

@@ -1,9 +1,11 @@
 import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import Capabilities, LocalBackend, Sandbox, SandboxPool
+from hermes_rl.sandbox import Capabilities, LocalBackend, Sandbox, SandboxPool, SandboxSpec
 from hermes_rl.sandbox.local import LocalSandbox
 
 
@@ -21,14 +23,20 @@ class Counting:
     async def probe(self) -> None:
         await self._local.probe()
 
-    async def start(self) -> LocalSandbox:
+    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
+        await self._local.prepare(spec, say)
+
+    async def reap(self, resources: Mapping[str, Any]) -> None:
+        await self._local.reap(resources)
+
+    async def start(self, spec: SandboxSpec | None = None) -> LocalSandbox:
         self.starting += 1
         self.most_starting = max(self.most_starting, self.starting)
         try:
             await asyncio.sleep(0.01)
             if self.failing:
                 raise SandboxError("start", "no sandbox today")
-            return await self._local.start()
+            return await self._local.start(spec)
         finally:
             self.starting -= 1
 

@@ -158,7 +158,7 @@ async def serve_http(port: int, token: str | None) -> None:
         await app(scope, receive, send)
 
     listening = socket.create_server(("127.0.0.1", port))
-    print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)  # noqa: T201 - how a caller learns the port
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
     await uvicorn.Server(uvicorn.Config(guarded, log_level="error", ws="none")).serve(sockets=[listening])
 
 

@@ -313,7 +313,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with ScriptedModel(script, port=arguments.port, keep_bodies=0) as model:
-        print(f"ready: {model.base_url} model={model.model_name}", flush=True)  # noqa: T201 - how a caller learns the port
+        print(f"ready: {model.base_url} model={model.model_name}", flush=True)
         await stop.wait()
 
 

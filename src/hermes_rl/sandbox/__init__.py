@@ -1,6 +1,6 @@
 """Sandboxes: one rollout's machine each, behind one protocol, whatever runs them."""
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.sandbox.backends import make_backend, open_backend, open_backends
 from hermes_rl.sandbox.bubblewrap import BubblewrapBackend, BubblewrapSandbox
 from hermes_rl.sandbox.local import LocalBackend, LocalSandbox
 from hermes_rl.sandbox.pool import SandboxPool
@@ -9,14 +9,17 @@ from hermes_rl.sandbox.protocol import (
     TIMEOUT_EXIT_CODE,
     WORKSPACE,
     Backend,
-    Capabilities,
     Command,
     ExecResult,
     Sandbox,
 )
+from hermes_rl.sandbox.reaper import reaping
+from hermes_rl.sandbox.spec import AGENT, ROOT, Capabilities, Limits, SandboxSpec, settled
 
 __all__ = [
+    "AGENT",
     "DEFAULT_MAX_OUTPUT",
+    "ROOT",
     "TIMEOUT_EXIT_CODE",
     "WORKSPACE",
     "Backend",
@@ -25,27 +28,15 @@ __all__ = [
     "Capabilities",
     "Command",
     "ExecResult",
+    "Limits",
     "LocalBackend",
     "LocalSandbox",
     "Sandbox",
     "SandboxPool",
+    "SandboxSpec",
+    "make_backend",
     "open_backend",
+    "open_backends",
+    "reaping",
+    "settled",
 ]
-
-_BACKENDS: dict[str, type[BubblewrapBackend] | type[LocalBackend]] = {
-    BubblewrapBackend.name: BubblewrapBackend,
-    LocalBackend.name: LocalBackend,
-}
-
-
-async def open_backend(name: str) -> Backend:
-    """The backend of that name, really tried. `auto` is bubblewrap; `local` runs on the host and must be named."""
-    backend_type = _BACKENDS.get("bubblewrap" if name == "auto" else name)
-    if backend_type is None:
-        raise ConfigError(
-            f"unknown sandbox backend {name!r}: choose one of auto, {', '.join(_BACKENDS)} "
-            "(docker, ssh, singularity, modal and daytona come later)"
-        )
-    backend = backend_type()
-    await backend.probe()
-    return backend

@@ -1,72 +1,99 @@
-"""Backend `bubblewrap`: Linux namespaces around one workspace, with no daemon and no image.
+"""Backend `bubblewrap`: Linux namespaces around one workspace, with no daemon.
 
-Always true: the sandbox has no network, no capability, no way to make a namespace, none of our environment, and only
-/usr (read-only) and its own workspace of the host's files. All of it dies with its first process, which dies with us.
+Always true: the sandbox has no network unless asked for, no capability, no way to make a namespace, none of our
+environment, and of the host's files only /usr or an unpacked image, read-only. What it writes is in memory, within its
+limits. All of it dies with its first process, which dies with us.
 """
 
 import asyncio
-import contextlib
 import os
 import secrets
-import select
-import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import commands
-from hermes_rl.sandbox.child import Child
-from hermes_rl.sandbox.namespaces import READY, Tools, enter_argv, fresh_uid, start_argv, why_not, write_etc
-from hermes_rl.sandbox.process_tree import children, descendants, halt, marker_of, send_signal
-from hermes_rl.sandbox.protocol import WORKSPACE, Capabilities, Command, ExecResult, Sandbox
-from hermes_rl.sandbox.workspaces import Workspaces
+from hermes_rl.sandbox import cgroups
+from hermes_rl.sandbox.images import Image, ImageStore, Kitchen, lay_out
+from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.namespaces import (
+    Tools,
+    View,
+    bwrap_argv,
+    etc_files,
+    fresh_uid,
+    launch_argv,
+    require_way_in,
+    why_not,
+)
+from hermes_rl.sandbox.piped import PipedWarden
+from hermes_rl.sandbox.protocol import WORKSPACE
+from hermes_rl.sandbox.spec import DEFAULT_LIMITS, ROOT, Capabilities, SandboxSpec, settled
+from hermes_rl.sandbox.warden import AGENT_ID, WardenSandbox, base_environment
 
 START_TIMEOUT = 20.0
-
-_END_TIMEOUT = 5.0
-_KILL_ROUNDS = 60
 _PROBE_TIMEOUT = 20.0
-# A worker that our process forks must not hold these pipes open when we die.
-_controls: set[int] = set()
 
 
-def _close_controls() -> None:
-    for control in _controls:
-        os.close(control)
-    _controls.clear()
+@dataclass
+class _Shared:
+    """What the sandboxes of one backend share."""
 
-
-os.register_at_fork(after_in_child=_close_controls)
+    ledger: Ledger
+    groups: cgroups.ControlGroups = field(default_factory=cgroups.available)
+    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+    open: "set[BubblewrapSandbox]" = field(default_factory=set)
 
 
 class BubblewrapBackend:
     """Sandboxes for Linux, as root (each under a uid of its own) or as an ordinary user."""
 
     name = "bubblewrap"
-    capabilities = Capabilities(isolates_files=True, isolates_processes=True, network_off=True)
 
-    def __init__(self, *, start_timeout: float = START_TIMEOUT) -> None:
+    def __init__(self, *, start_timeout: float = START_TIMEOUT, ledger: Ledger | None = None) -> None:
+        self._shared = _Shared(ledger or Ledger())
+        self.capabilities = Capabilities(
+            isolates_files=True,
+            isolates_processes=True,
+            network_off=True,
+            network_on=True,
+            # Where there are no control groups the kernel still counts processes by user, and files by their tmpfs.
+            limits=self._shared.groups.limits | {"processes", "disk_mb"},
+            images=True,
+        )
         self._start_timeout = start_timeout
-        self._workspaces = Workspaces()
-        self._open: set[BubblewrapSandbox] = set()
-        self._gate = asyncio.Lock()
+        self._images = ImageStore(Kitchen(self.name, self._start_to_bake))
         self._tools: Tools | None = None
 
     async def probe(self) -> None:
         async with await self.start() as sandbox:
             result = await sandbox.exec("id -un", timeout=_PROBE_TIMEOUT)
         if result.stdout != b"agent\n":
-            raise SandboxError("start", f"a bubblewrap sandbox started but cannot run commands: {_text(result.stderr)}")
+            said = result.stderr.decode(errors="replace").strip()
+            raise SandboxError("start", f"a bubblewrap sandbox started but cannot run commands: {said}")
 
-    async def start(self) -> "BubblewrapSandbox":
-        self._tools = self._tools or Tools.find()
-        owner = fresh_uid({sandbox.owner for sandbox in self._open}) if os.geteuid() == 0 else None
-        workspace = self._workspaces.create(owner)
-        sandbox = BubblewrapSandbox(self._tools, workspace, owner, self._workspaces, self._open, self._gate)
-        self._open.add(sandbox)
+    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
+        await self._images.image(settled(spec, self.name, self.capabilities), say)
+
+    async def start(self, spec: SandboxSpec | None = None) -> "BubblewrapSandbox":
+        wanted = settled(spec or SandboxSpec(), self.name, self.capabilities)
+        image = await self._images.image(wanted)
+        owner = fresh_uid({sandbox.owner for sandbox in self._shared.open}) if os.geteuid() == 0 else None
+        if owner is not None and image.root is not None:
+            require_way_in(image.root)
+        return await self._started(BubblewrapSandbox(self._shared, owner, wanted), image)
+
+    async def _start_to_bake(self, spec: SandboxSpec, root: Path | None) -> "BubblewrapSandbox":
+        if root is None:
+            return await self.start(spec)
+        return await self._started(BubblewrapSandbox(self._shared, None, spec, baking=True), Image(root, spec))
+
+    async def _started(self, sandbox: "BubblewrapSandbox", image: Image) -> "BubblewrapSandbox":
         try:
+            self._tools = self._tools or Tools.find()
             async with asyncio.timeout(self._start_timeout):
-                await sandbox.start(write_etc(self._workspaces.parent))
+                await sandbox.start(self._tools, image)
         except TimeoutError:
             await sandbox.close()
             raise SandboxError(
@@ -77,220 +104,67 @@ class BubblewrapBackend:
             raise
         return sandbox
 
+    async def reap(self, resources: Mapping[str, Any]) -> None:
+        """Its processes and files died with their owner; the control groups are left."""
+        if left := await cgroups.remove([Path(group) for group in resources["groups"]]):
+            raise SandboxError("died", f"the control group {left[0]} cannot be removed: processes in it do not die")
+
     async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._open)))
+        await self._images.close()
+        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._shared.open)))
 
 
-class BubblewrapSandbox(Sandbox):
-    """One bwrap with its namespaces. Made by the backend."""
+class BubblewrapSandbox(WardenSandbox):
+    """One bwrap with its namespaces. Made by the backend; `baking` for the setup of an image, which is run by root."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        directory: Path,
-        owner: int | None,
-        workspaces: Workspaces,
-        siblings: set["BubblewrapSandbox"],
-        gate: asyncio.Lock,
-    ) -> None:
+    def __init__(self, shared: _Shared, owner: int | None, spec: SandboxSpec, *, baking: bool = False) -> None:
+        self._piped = PipedWarden()
+        user = {"HOME": "/root", "USER": ROOT} if baking else {}
+        super().__init__(self._piped.warden, env={**base_environment(WORKSPACE), **user, **spec.env})
+        self._baking = baking
+        self.name = f"hermes-rl-{secrets.token_hex(8)}"
         self.owner = owner
-        self._tools = tools
-        self._directory = directory
-        self._workspaces = workspaces
-        self._siblings = siblings
-        self._gate = gate
-        self._leftovers = commands.Leftovers()
-        self._outer = _Outer()
-        self._control: int | None = None
-        self._pid = 0
-        self._pidfd: int | None = None
-        self._markers: set[str] = set()
-        self._running: set[int] = set()
-        self._closing: asyncio.Task[None] | None = None
+        self._shared = shared
+        self._spec = spec
+        self._groups = shared.groups.groups(self.name, spec.limits)
+        shared.open.add(self)
 
-    async def start(self, etc: Path) -> None:
-        """Start bwrap and wait until the first process inside says that it is ready."""
-        control, self._control = os.pipe2(os.O_CLOEXEC)
-        _controls.add(self._control)
-        fds = [control]
+    async def start(self, tools: Tools, image: Image) -> None:
+        """Make its control groups, start bwrap, wait until the warden answers, and lay out the files."""
+        shared, limits = self._shared, self._spec.limits
+        shared.ledger.begin(self.name, "bubblewrap", {}, {"groups": [str(group) for group in self._groups]})
+        disk = limits.disk_mb or DEFAULT_LIMITS.disk_mb or 0
+        view = View(image.root, disk, bool(self._spec.network), writable=self._baking)
         try:
-            fds.append(await commands.open_pipe(self._outer.said, None))
-            environment = commands.base_environment(WORKSPACE)
-            argv = start_argv(self._tools, self.owner, self._directory, etc)
-            await commands.to_the_end(self._outer.start(argv, environment, fds, self._gate))
-        finally:
-            for fd in fds:
-                os.close(fd)
-        said = await self._outer.said.until_ready()
-        first = children(self._outer.pid)
-        if not said.endswith(READY) or not first:
-            raise SandboxError("start", why_not(_text(said)))
-        self._pid = first[0]
-        try:
-            self._pidfd = os.pidfd_open(self._pid)
-        except ProcessLookupError:
-            raise SandboxError("start", "a bubblewrap sandbox died as soon as it was ready") from None
-
-    async def run(self, command: Command) -> ExecResult:
-        self._require_alive()
-        marker = secrets.token_hex(8)
-        self._markers.add(marker)
-
-        async def kill(pid: int) -> None:
-            await self._kill(pid, marker)
-
-        result = await commands.run_in_shell(
-            [*enter_argv(self._tools, self.owner, self._outer.pid, self._pid), self._tools.bash],
-            command,
-            home=WORKSPACE,
-            marker=marker,
-            kill=kill,
-            leftovers=self._leftovers,
-            running=self._running,
-            gate=self._gate,
-            owner=self.owner,
-        )
-        self._require_alive()
-        return result
-
-    async def end_processes(self) -> None:
-        self._require_alive()
-        try:
-            async with asyncio.timeout(_END_TIMEOUT):
-                pause = 0.001
-                while children(self._pid) or any(descendants(pid) for pid in self._running):
-                    self._kill_all()
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, 0.05)
-        except TimeoutError:
-            self._require_alive()
-            raise SandboxError("hang", f"processes in the sandbox were not dead after {_END_TIMEOUT:.0f} s") from None
-
-    async def alive(self) -> bool:
-        return self._is_alive()
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+            shared.groups.make(self.name, limits, extra_memory_mb=view.memory_mb)
+        except OSError as error:
+            raise SandboxError("start", f"cannot make a control group: {error}") from error
+        settings = {
+            "alone": "1",
+            "inner": "" if self._baking else str(AGENT_ID),
+            "no_new_privs": "1",
+            "dies_with_parent": "1",
+            "own_ipc": "1",
+            "guard_proc": "" if self._baking else "1",
+            "tmpfs": "" if self._baking else view.tmpfs,
+            "processes": str(limits.processes or ""),
+        }
+        # Root of this machine stays root for a setup, contained like a container's; anybody else has to become it.
+        namespace = not self._baking or os.geteuid() != 0
+        with etc_files(view) as etc:
+            inside = bwrap_argv(tools, etc, view)
+            argv = launch_argv(tools, self._groups, self.owner, inside, namespace=namespace)
+            environment = base_environment(WORKSPACE)
+            try:
+                await self._piped.start(argv, environment, settings, shared.gate, tuple(etc.values()))
+            except SandboxError as error:
+                raise SandboxError(error.cause, why_not(str(error))) from error
+        await lay_out(self, image)
 
     async def _close(self) -> None:
-        if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        if self._control is not None:
-            _controls.discard(self._control)
-            os.close(self._control)
-            self._control = None
-        await self._outer.end(at_once=self._pidfd is None)
-        self._leftovers.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
-        await self._workspaces.remove(self._directory)
-        self._siblings.discard(self)
-
-    async def _kill(self, pid: int, marker: str) -> None:
-        """Kill one command: what descends from it, and the orphans that carry its marker or none that we gave."""
-        await halt(pid)
-        if not children(pid):
-            # It had not entered the sandbox yet, or its command is gone already.
-            send_signal([pid])
-        send_signal([pid], signal.SIGCONT)
-        for round_ in range(_KILL_ROUNDS):
-            tree = descendants(pid)
-            for orphan in children(self._pid):
-                if self._belongs(orphan, marker):
-                    tree += [orphan, *descendants(orphan)]
-            if not tree:
-                return
-            send_signal(tree)
-            # nsenter stops itself when its child is stopped, and would not see the child's end.
-            send_signal([pid], signal.SIGCONT)
-            await asyncio.sleep(min(0.001 * (round_ + 1), 0.02))
-        self._kill_all()
-
-    def _belongs(self, orphan: int, marker: str) -> bool:
-        # A process in the midst of an exec shows no environment for a moment, hence the second look.
-        shown = marker_of(orphan) or marker_of(orphan)
-        return shown == marker or shown not in self._markers
-
-    def _kill_all(self) -> None:
-        if self._control is not None:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._control, b"\n")
-
-    def _is_alive(self) -> bool:
-        if self._closing is not None or self._pidfd is None:
-            return False
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return not poll.poll(0)
-
-    def _require_alive(self) -> None:
-        if self._closing is not None:
-            raise SandboxError("closed", "the sandbox was closed")
-        if not self._is_alive():
-            raise SandboxError("died", "the sandbox's first process is gone, and all others with it")
-
-
-class _Said(asyncio.Protocol):
-    """What bwrap and the first process write until they are ready or gone. It arrives in pieces."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._settled = asyncio.Event()
-        self._transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        if self._data.endswith(READY):
-            self._settled.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._settled.set()
-
-    async def until_ready(self) -> bytes:
-        await self._settled.wait()
-        self.close()
-        return bytes(self._data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-class _Outer:
-    """The bwrap process, which stays outside and ends when the first process inside does."""
-
-    def __init__(self) -> None:
-        self.said = _Said()
-        self._child: Child | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid if self._child else 0
-
-    async def start(self, argv: list[str], env: Mapping[str, str], fds: list[int], gate: asyncio.Lock) -> None:
-        self._child = await Child.start(argv, env, fds, gate)
-
-    async def end(self, *, at_once: bool) -> None:
-        """Wait for its end, which follows that of the first process, or bring it about."""
-        self.said.close()
-        if self._child is None:
-            return
-        for grace in (0.0 if at_once else _END_TIMEOUT, _END_TIMEOUT):
-            try:
-                async with asyncio.timeout(grace):
-                    await self._child.exited.wait()
-            except TimeoutError:
-                # Its child waits for a word from it, and would wait for ever.
-                await halt(self.pid)
-                send_signal([*descendants(self.pid), self.pid])
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace").strip()
+        await self._piped.close()
+        left = await cgroups.remove(self._groups)
+        self._shared.open.discard(self)
+        # What is left stays in the ledger, for the reaper.
+        if not left:
+            self._shared.ledger.end(self.name)

@@ -1,37 +1,49 @@
 """Backend `local`: NOT a sandbox. Commands run on this machine, as this user, and see its files and its network.
 
 For trusted code and for tests. What it keeps: a scrubbed environment, a workspace of its own as HOME, and the killing
-of process trees, as far as processes do not hide the marker they were started with.
+of process trees, whatever sessions their members made.
 """
 
 import asyncio
-import contextlib
-import os
 import secrets
 import shutil
-import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import commands
-from hermes_rl.sandbox.process_tree import descendants, everyone, marker_of, send_signal
-from hermes_rl.sandbox.protocol import Capabilities, Command, ExecResult, Sandbox
-from hermes_rl.sandbox.workspaces import Workspaces
+from hermes_rl.sandbox import warden
+from hermes_rl.sandbox.images import Image, ImageStore, Kitchen, lay_out
+from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.piped import PipedWarden
+from hermes_rl.sandbox.process_tree import kill_named
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, settled
+from hermes_rl.sandbox.warden import PROGRAM, WardenSandbox, base_environment
+from hermes_rl.sandbox.workspaces import Workspaces, remove_tree
 
-_KILL_ROUNDS = 20
 _PROBE_TIMEOUT = 20.0
+
+
+@dataclass
+class _Shared:
+    """What the workspaces of one backend share."""
+
+    ledger: Ledger
+    workspaces: Workspaces = field(default_factory=Workspaces)
+    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+    open: "set[LocalSandbox]" = field(default_factory=set)
 
 
 class LocalBackend:
     """Runs commands on the host itself. Never chosen unless it is named."""
 
     name = "local"
-    capabilities = Capabilities(isolates_files=False, isolates_processes=False, network_off=False)
+    capabilities = Capabilities(isolates_files=False, isolates_processes=False, network_off=False, network_on=True)
 
-    def __init__(self) -> None:
-        self._workspaces = Workspaces()
-        self._open: set[LocalSandbox] = set()
-        self._gate = asyncio.Lock()
+    def __init__(self, *, ledger: Ledger | None = None) -> None:
+        self._shared = _Shared(ledger or Ledger())
+        self._images = ImageStore(Kitchen(self.name, self._start_to_bake))
 
     async def probe(self) -> None:
         async with await self.start() as sandbox:
@@ -39,95 +51,64 @@ class LocalBackend:
         if result.exit_code != 0:
             raise SandboxError("start", f"bash cannot run commands here: {result.stderr.decode(errors='replace')}")
 
-    async def start(self) -> "LocalSandbox":
-        bash = shutil.which("bash", path=commands.PATH)
-        if bash is None:
-            raise SandboxError("start", "the local backend needs bash: install it (apt-get install bash)")
-        directory, scratch = self._workspaces.create(None), self._workspaces.create(None)
-        sandbox = LocalSandbox(bash, directory, scratch, self._workspaces, self._open, self._gate)
-        self._open.add(sandbox)
+    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
+        await self._images.image(settled(spec, self.name, self.capabilities), say)
+
+    async def start(self, spec: SandboxSpec | None = None) -> "LocalSandbox":
+        wanted = settled(spec or SandboxSpec(), self.name, self.capabilities)
+        image = await self._images.image(wanted)
+        sandbox = LocalSandbox(self._shared, wanted)
+        try:
+            await sandbox.start(image)
+        except BaseException:
+            await sandbox.close()
+            raise
         return sandbox
 
+    async def _start_to_bake(self, spec: SandboxSpec, _: Path | None) -> "LocalSandbox":
+        return await self.start(spec)
+
+    async def reap(self, resources: Mapping[str, Any]) -> None:
+        """The warden ended with its owner and removed these; they are here when somebody killed it too."""
+        await kill_named(resources["warden"])
+        for directory in resources["directories"]:
+            await remove_tree(Path(directory))
+
     async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._open)))
+        await self._images.close()
+        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._shared.open)))
 
 
-class LocalSandbox(Sandbox):
+class LocalSandbox(WardenSandbox):
     """A directory on the host and the processes started for it."""
 
-    def __init__(
-        self,
-        bash: str,
-        directory: Path,
-        scratch: Path,
-        workspaces: Workspaces,
-        siblings: set["LocalSandbox"],
-        gate: asyncio.Lock,
-    ) -> None:
-        self.workspace, self.scratch = str(directory), str(scratch)
-        self._bash = bash
-        self._directories = (directory, scratch)
-        self._workspaces = workspaces
-        self._siblings = siblings
-        self._gate = gate
-        self._leftovers = commands.Leftovers()
-        self._id = secrets.token_hex(8)
-        self._running: set[int] = set()
-        self._closing: asyncio.Task[None] | None = None
+    def __init__(self, shared: _Shared, spec: SandboxSpec) -> None:
+        self._piped = PipedWarden()
+        self._directories = (shared.workspaces.create(), shared.workspaces.create())
+        self.workspace, self.scratch = map(str, self._directories)
+        super().__init__(self._piped.warden, env={**base_environment(self.workspace), **spec.env})
+        self.name = f"hermes-rl-{secrets.token_hex(8)}"
+        self._shared = shared
+        shared.open.add(self)
 
-    async def run(self, command: Command) -> ExecResult:
-        self._require_open()
-        marker = f"{self._id}.{secrets.token_hex(8)}"
-
-        async def kill(pid: int) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            await self._kill({pid}, marker)
-
-        result = await commands.run_in_shell(
-            [self._bash],
-            command,
-            home=self.workspace,
-            marker=marker,
-            kill=kill,
-            leftovers=self._leftovers,
-            running=self._running,
-            gate=self._gate,
-        )
-        self._require_open()
-        return result
-
-    async def end_processes(self) -> None:
-        self._require_open()
-        if not await self._kill(self._running, self._id):
-            raise SandboxError("hang", "processes of this workspace would not die")
-
-    async def alive(self) -> bool:
-        return self._closing is None
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+    async def start(self, image: Image) -> None:
+        perl = shutil.which("perl", path=warden.PATH)
+        bash = shutil.which("bash", path=warden.PATH)
+        if perl is None or bash is None:
+            raise SandboxError("start", "the local backend needs bash and perl (apt-get install bash perl-base)")
+        parent = str(self._shared.workspaces.parent)
+        directories = [self.workspace, self.scratch]
+        resources = {"warden": self.name, "directories": [*directories, parent]}
+        self._shared.ledger.begin(self.name, "local", {}, resources)
+        settings = {"shell": bash, "remove": "\0".join(directories)}
+        # Its name as an argument is how a reaper knows it, and the keepers that are its copies.
+        argv = [perl, "-e", PROGRAM, self.name]
+        await self._piped.start(argv, base_environment(self.workspace), settings, self._shared.gate)
+        await lay_out(self, image)
 
     async def _close(self) -> None:
-        await self._kill(self._running, self._id)
-        self._leftovers.close()
+        await self._piped.close()
         for directory in self._directories:
-            await self._workspaces.remove(directory)
-        self._siblings.discard(self)
-
-    async def _kill(self, roots: set[int], marker: str) -> bool:
-        """Kill the roots, what descends from them and whatever shows a marker that begins so; whether all are gone."""
-        for round_ in range(_KILL_ROUNDS):
-            tree = [pid for root in tuple(roots) for pid in descendants(root)]
-            tree += [pid for pid in everyone() if (marker_of(pid) or "").startswith(marker)]
-            if not tree:
-                return True
-            send_signal(tree)
-            await asyncio.sleep(0.001 * (round_ + 1))
-        return False
-
-    def _require_open(self) -> None:
-        if self._closing is not None:
-            raise SandboxError("closed", "the sandbox was closed")
+            await self._shared.workspaces.remove(directory)
+        self._shared.open.discard(self)
+        self._shared.ledger.end(self.name)

@@ -1,17 +1,11 @@
-"""Finding and killing processes from the host's /proc.
-
-A process is known by its parent and by a marker in the environment it was started with, so that children which left
-their session or lost their parent are still found. A process that vanishes meanwhile is no error.
-"""
+"""Finding and killing processes from the host's /proc. A process that vanishes meanwhile is no error."""
 
 import asyncio
 import os
 import signal
 from collections.abc import Iterable
 
-MARKER = "HERMES_RL_EXEC"
-_HALT_ROUNDS = 100
-_ENTRY = f"{MARKER}=".encode()
+_KILL_ROUNDS = 50
 
 
 def children(pid: int) -> list[int]:
@@ -35,22 +29,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def marker_of(pid: int) -> str | None:
-    """The marker a process was started with, if it still shows one."""
-    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
-        if entry.startswith(_ENTRY):
-            return entry.removeprefix(_ENTRY).decode(errors="replace")
-    return None
-
-
-async def halt(pid: int) -> None:
-    """Stop a process, so that it makes no more children: one killed while making a child leaves an orphan unseen."""
-    send_signal([pid], signal.SIGSTOP)
-    for _ in range(_HALT_ROUNDS):
-        state = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1]
-        if state in ([], [b"T"], [b"t"], [b"Z"], [b"X"]):
+async def kill_named(argument: str) -> None:
+    """Kill every process that has exactly this argument, with all that descends from it, until none is left."""
+    wanted = argument.encode()
+    for round_ in range(_KILL_ROUNDS):
+        roots = [pid for pid in everyone() if wanted in _read(f"/proc/{pid}/cmdline").split(b"\0")]
+        if not roots:
             return
-        await asyncio.sleep(0.001)
+        send_signal([*(pid for root in roots for pid in descendants(root)), *roots])
+        await asyncio.sleep(0.001 * (round_ + 1))
 
 
 def everyone() -> list[int]:

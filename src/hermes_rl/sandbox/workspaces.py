@@ -1,8 +1,9 @@
 """The directories that become workspaces: one parent for this process, gone with the last of them.
 
-Always true: a workspace is private to its owner's uid, and removing one never follows a link that the policy made.
+Always true: a workspace is private to our user, and removing one never follows a link that the policy made.
 """
 
+import asyncio
 import itertools
 import logging
 import os
@@ -12,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import commands
-from hermes_rl.sandbox.process_tree import descendants, send_signal
+from hermes_rl.sandbox.child import Child, to_the_end
+from hermes_rl.sandbox.warden import PATH
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +37,16 @@ class Workspaces:
             prefix = f"hermes-rl-{os.getpid()}-"
             try:
                 self._parent = Path(tempfile.mkdtemp(prefix=prefix))
-                # Each sandbox's user must pass through, and none may list its neighbours.
-                self._parent.chmod(0o711)
             except OSError as error:
                 raise SandboxError("start", f"cannot make a directory for workspaces: {error}; set TMPDIR") from error
         return self._parent
 
-    def create(self, owner: int | None) -> Path:
-        """A new empty directory, given to the user `owner` if there is one."""
+    def create(self) -> Path:
+        """A new empty directory."""
         path = self.parent / secrets.token_hex(8)
         try:
             path.mkdir(mode=0o700)
             self._live.add(path)
-            if owner is not None:
-                os.chown(path, owner, owner)
         except OSError as error:
             raise SandboxError("start", f"cannot make a workspace: {error}") from error
         return path
@@ -58,7 +55,7 @@ class Workspaces:
         """Remove a workspace whose processes are dead. Never raises; what could not be removed is logged."""
         try:
             if not _remove_few(path):
-                await _remove_tree(path)
+                await remove_tree(path)
         except (OSError, SandboxError) as error:
             _log.warning("workspace %s could not be removed: %s", path, error)
         self._live.discard(path)
@@ -87,15 +84,20 @@ def _remove_few(path: Path) -> bool:
     return True
 
 
-async def _remove_tree(path: Path) -> None:
-    async def kill(pid: int) -> None:
-        send_signal([pid, *descendants(pid)])
-
-    result = await commands.run(
-        ["/bin/sh", "-c", _REMOVE, "sh", str(path)],
-        env={"PATH": commands.PATH},
-        kill=kill,
-        timeout=_REMOVE_TIMEOUT,
-    )
-    if result.exit_code != 0:
-        raise OSError(result.stderr.decode(errors="replace").strip())
+async def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, however large; OSError when some of it stays."""
+    complaint, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        argv = ["/bin/sh", "-c", _REMOVE, "sh", str(path)]
+        child = await to_the_end(Child.start(argv, {"PATH": PATH}, [nothing, nothing, said]))
+        try:
+            async with asyncio.timeout(_REMOVE_TIMEOUT):
+                await child.exited.wait()
+        finally:
+            child.kill()
+        if child.exit_code != 0:
+            raise OSError(os.read(complaint, 1000).decode(errors="replace").strip())
+    finally:
+        for fd in (complaint, said, nothing):
+            os.close(fd)

@@ -7,8 +7,9 @@ import hermes_rl
 
 PUBLIC = """
 APIServerConfig AgentResult ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
-HermesAgentLoop HermesRLError JudgeError Message Rollout SandboxError Sequence ServerManager StopReason ToolCall
-ToolContext ToolError ToolHostError ToolUseError VerifierError Whose WorldError __version__ tool
+HermesAgentLoop HermesRLError JudgeError Limits Message Rollout SandboxError SandboxSpec Sequence ServerManager
+StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError Whose WorldError
+__version__ tool
 """.split()
 
 

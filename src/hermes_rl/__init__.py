@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     )
     from hermes_rl.inference import APIServerConfig, ServerManager
     from hermes_rl.messages import Message, ToolCall
-    from hermes_rl.rewards import ToolContext
+    from hermes_rl.rewards import ToolContext, Verdict
+    from hermes_rl.sandbox import Limits, SandboxSpec
     from hermes_rl.tools.tool import ToolUseError, tool
     from hermes_rl.trajectory import Group, Rollout, Sequence, StopReason
 
@@ -41,9 +42,11 @@ __all__ = [
     "HermesAgentLoop",
     "HermesRLError",
     "JudgeError",
+    "Limits",
     "Message",
     "Rollout",
     "SandboxError",
+    "SandboxSpec",
     "Sequence",
     "ServerManager",
     "StopReason",
@@ -52,6 +55,7 @@ __all__ = [
     "ToolError",
     "ToolHostError",
     "ToolUseError",
+    "Verdict",
     "VerifierError",
     "Whose",
     "WorldError",
@@ -76,7 +80,8 @@ _HOMES = {
     ),
     "inference": ("APIServerConfig", "ServerManager"),
     "messages": ("Message", "ToolCall"),
-    "rewards": ("ToolContext",),
+    "rewards": ("ToolContext", "Verdict"),
+    "sandbox": ("Limits", "SandboxSpec"),
     "tools": ("ToolUseError", "tool"),
     "trajectory": ("Group", "Rollout", "Sequence", "StopReason"),
 }

@@ -11,7 +11,7 @@ import pytest
 from hermes_rl import AgentResult, ToolContext
 from hermes_rl.environment.groups import content_id, rollout_seed, run_group
 from hermes_rl.errors import ConfigError, JudgeError, SandboxError
-from hermes_rl.sandbox import BubblewrapBackend, Sandbox
+from hermes_rl.sandbox import BubblewrapBackend, Sandbox, SandboxSpec
 from hermes_rl.trajectory import Group, Span, StopReason
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import (
@@ -112,7 +112,7 @@ async def test_an_endpoint_that_fails_later_keeps_the_messages_so_far() -> None:
 async def test_a_sandbox_that_cannot_start_gives_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedModel(writes_the_number) as model, opened(FileEnv, model) as env:
 
-        async def refuses(self: BubblewrapBackend) -> Sandbox:
+        async def refuses(self: BubblewrapBackend, spec: SandboxSpec | None = None) -> Sandbox:
             raise SandboxError("start", "no more user namespaces")
 
         monkeypatch.setattr(BubblewrapBackend, "start", refuses)
@@ -265,3 +265,42 @@ async def test_collect_trajectories_gives_atropos_columns() -> None:
     assert (columns["scores"], columns["tokens"], backlog) == ([1.0, 1.0], None, [])
     assert one["scores"] == 1.0
     assert one["messages"][-1]["content"] == "done"
+
+
+async def test_a_machine_that_the_backend_cannot_hold_is_the_environments_fault() -> None:
+    class WantsRoot(FileEnv):
+        def sandbox_spec(self, item: Any) -> SandboxSpec:
+            return SandboxSpec(user="root")
+
+    async with ScriptedModel(writes_the_number) as model, opened(WantsRoot, model) as env:
+        group = await run_group(env, ITEM, size=2)
+    assert (group.scores, causes(group)) == ([], {"environment/sandbox_spec": 2})
+    assert "the user root" in str(group.rollouts[0].failure and group.rollouts[0].failure.message)
+
+
+async def test_a_configured_limit_that_cannot_be_held_is_refused_before_the_first_rollout() -> None:
+    async with ScriptedModel(writes_the_number) as model:
+        with pytest.raises(ConfigError, match="a limit on memory_mb"):
+            async with opened(FileEnv, model, terminal_backend="local", sandbox_memory_mb=64):
+                pytest.fail("it must not open")
+
+
+async def test_files_and_setup_of_an_items_machine_are_there_for_the_agent_and_the_reward() -> None:
+    class Furnished(FileEnv):
+        def sandbox_spec(self, item: Any) -> SandboxSpec:
+            return SandboxSpec(files={"given.txt": f"number {item['number']}"}, setup="cp given.txt copied.txt")
+
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+            return float(ctx.terminal("cat copied.txt")["output"] == f"number {item['number']}")
+
+    async with ScriptedModel(writes_the_number) as model, opened(Furnished, model) as env:
+        assert (await run_group(env, ITEM, size=2)).scores == [1.0, 1.0]
+
+
+async def test_a_policy_that_sleeps_is_ended_and_scored() -> None:
+    def sleeps(request: dict[str, Any]) -> Any:
+        return Calls([("terminal", '{"command": "sleep 600", "timeout": 600}')])
+
+    async with ScriptedModel(sleeps) as model, opened(FileEnv, model, worker_timeout=8) as env:
+        group = await run_group(env, ITEM, size=1)
+    assert (group.scores, group.rollouts[0].stop_reason) == ([0.0], StopReason.DEADLINE)

@@ -226,6 +226,8 @@ class HermesAgentLoop:
         done_before = len(self._session.timings) if self._session else 0
         seconds = self.limits.tool_deadline
         self._deadline.begin(seconds)
+        if self._session:
+            self._session.time_left = self._time_left()
         try:
             run = [self._run_tool(call) for call in calls]
             return [await run[0]] if len(run) == 1 else await _together(run)
@@ -316,11 +318,16 @@ class HermesAgentLoop:
         return True
 
     def _past_deadline(self) -> bool:
+        left = self._time_left()
+        return left is not None and left < 0
+
+    def _time_left(self) -> float | None:
+        """Seconds of the policy's own work that are left; None without a deadline."""
         limits = self.limits
         if limits.deadline is None:
-            return False
+            return None
         tokens = self.result.usage.completion_tokens or 0
-        return self._tool_seconds + tokens * limits.seconds_per_token > limits.deadline
+        return limits.deadline - self._tool_seconds - tokens * limits.seconds_per_token
 
     def _note(self, span: Span, name: str, began: float) -> None:
         self.result.timings.append(Timing(span, name, began - self._origin, time.monotonic() - began))

@@ -25,7 +25,7 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.rewards import ToolContext, bridged
-from hermes_rl.sandbox import SandboxPool, open_backend
+from hermes_rl.sandbox import Limits, SandboxPool, SandboxSpec, open_backends, reaping, settled
 from hermes_rl.store import RecordWriter
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
@@ -94,6 +94,20 @@ class HermesAgentBaseEnv(ABC):
         """What a simulated user says to the agent's answer; None ends the rollout. Override it to have one."""
         return None
 
+    def sandbox_spec(self, item: Any) -> SandboxSpec:
+        """The machine of an item's rollouts. Override it to let image, files, setup or limits depend on the item."""
+        config = self.config
+        return SandboxSpec(
+            image=config.sandbox_image,
+            limits=Limits(
+                memory_mb=config.sandbox_memory_mb,
+                cpus=config.sandbox_cpus,
+                processes=config.sandbox_processes,
+                disk_mb=config.sandbox_disk_mb,
+            ),
+            network=config.sandbox_network,
+        )
+
     def compaction(self) -> Compaction | None:
         """How a conversation that outgrows the context is shortened; override it for a strategy of your own."""
         return DropOldResults() if self.config.compaction == "drop_results" else None
@@ -130,17 +144,26 @@ class HermesAgentBaseEnv(ABC):
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.tool_choice.possible(), config.tool_settings)
             )
-            backend = await open_backend(config.terminal_backend)
+            pool = SandboxPool(
+                await open_backends(config.terminal_backend, config.sandbox_settings),
+                max_live=config.max_live_sandboxes,
+                max_starting=config.max_starting_sandboxes,
+                start_timeout=config.sandbox_start_timeout,
+            )
+            if type(self).sandbox_spec is HermesAgentBaseEnv.sandbox_spec:
+                # It is the same for every item, so what cannot be held is refused before the first rollout.
+                settled(self.sandbox_spec(None), pool.backend.name, pool.capabilities)
             self._tools = ToolHost(
                 all_tools(),
-                SandboxPool(backend, max_live=config.max_live_sandboxes),
+                pool,
                 calls_in_flight=config.tool_pool_size,
                 terminal_timeout=config.terminal_timeout,
                 longest_command=config.max_terminal_timeout,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
             )
             opened.push_async_callback(self._tools.close)
-            with self._tools.running(), _seeded(config.seed):
+            await opened.enter_async_context(reaping())
+            with self._tools.running(), seeded(config.seed):
                 await bridged(self.setup())
             yield
         self._tools = None
@@ -274,7 +297,7 @@ class HermesAgentBaseEnv(ABC):
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators that authors shuffle with, and give them back as they were."""
     numpy: Any = sys.modules.get("numpy")
     before = random.getstate()

@@ -9,7 +9,7 @@ import gc
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import uvloop
@@ -24,6 +24,8 @@ from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.inference import APIServerConfig
+
+T = TypeVar("T")
 
 MODES = {
     "process": "Make groups of rollouts and write them to a JSONL file.",
@@ -69,19 +71,19 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
-    options += _options("env", env_default)
-    options += _options("openai", endpoint)
+    options += section_options("env", env_default)
+    options += section_options("openai", endpoint)
 
     def run(config_file: Path | None, as_json: bool, overwrite: bool = False, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve(environment, config_file, _section(given, "env"), _section(given, "openai"))
+        settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
         _warn_of_literal_keys(settings)
         if mode == "process":
-            result = _on_a_loop(_process(environment, settings, _output_file(environment, settings, overwrite)))
+            result = on_a_loop(_process(environment, settings, _output_file(environment, settings, overwrite)))
         else:
-            result = _on_a_loop(_evaluate(environment, settings))
+            result = on_a_loop(_evaluate(environment, settings))
         if as_json:
             sys.stdout.write(jsontext.dumps(result).decode() + "\n")
         return 0 if result.get("scored", 1) else 1
@@ -133,13 +135,15 @@ def settle_collector() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _on_a_loop(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work to its end."""
     settle_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
-def _options(section: str, default: BaseModel) -> list[click.Parameter]:
+def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
+    """An option `--SECTION.FIELD` for each field of a model."""
     return [
         click.Option(
             [f"--{section}.{name}", f"{section}__{name}"],
@@ -159,7 +163,8 @@ def _metavar(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation)).replace("typing.", "").upper().split(".")[-1]
 
 
-def _section(flags: dict[str, str], section: str) -> dict[str, str]:
+def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
+    """Those of a section, by field."""
     return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
 
 

@@ -81,7 +81,10 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         8, ge=2, description="End a rollout that makes the same calls with the same results this often in a row."
     )
     rollout_deadline: float | None = Field(
-        None, gt=0, description="Seconds of the policy's own work: its tools' time and 0.02 s for each token."
+        None,
+        gt=0,
+        description="Seconds of the policy's own work: its tools' time and 0.02 s for each token. "
+        "Three quarters of worker_timeout when left out.",
     )
     max_context_tokens: int | None = Field(
         None, ge=64, description="Context of the model; what the endpoint tells when left out."
@@ -100,8 +103,27 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     system_prompt: str | None = Field(None, description="System prompt of the agent.")
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature of rollouts; evaluation uses 0.")
     terminal_backend: str = Field(
-        "auto", description="Where tools run: auto (bubblewrap), bubblewrap, or local, which is no sandbox."
+        "auto",
+        description="Where tools run: auto (bubblewrap, else docker), bubblewrap, docker, podman, ssh, singularity, "
+        "modal, daytona, or local, which is no sandbox.",
     )
+    sandbox_settings: dict[str, dict[str, Any] | list[dict[str, Any]]] = Field(
+        default_factory=dict,
+        description="Settings of backends, by backend: {ssh: {host: HOST}}. A list means several places at once.",
+    )
+    sandbox_image: str | None = Field(
+        None, description="Image of the sandboxes, unless sandbox_spec names one: a name, a directory or a tar."
+    )
+    sandbox_memory_mb: int | None = Field(None, ge=16, description="Memory of a sandbox; 2048 where it can be held.")
+    sandbox_cpus: float | None = Field(None, gt=0, description="Processors of a sandbox; all when left out.")
+    sandbox_processes: int | None = Field(None, ge=8, description="Processes of a sandbox; 512 where it can be held.")
+    sandbox_disk_mb: int | None = Field(
+        None, ge=1, description="Space of the workspace, and of /tmp; 1024 each where it can be held."
+    )
+    sandbox_network: bool | None = Field(
+        None, description="Network of a sandbox: true, false, or off where the backend can when left out."
+    )
+    sandbox_start_timeout: float = Field(120.0, gt=0, description="Seconds a sandbox may take to start.")
     terminal_timeout: int = Field(120, ge=1, description="Seconds a command may take unless the call says otherwise.")
     max_terminal_timeout: int = Field(600, ge=1, description="The most seconds a call may ask for.")
     terminal_lifetime: int = Field(3600, ge=1, description="Seconds an idle sandbox may live.")
@@ -114,6 +136,7 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     extra_body: dict[str, Any] | None = Field(None, description="Further fields of every model request.")
     max_live_sandboxes: int = Field(1024, ge=1, description="Sandboxes alive at once; further rollouts wait.")
+    max_starting_sandboxes: int = Field(8, ge=1, description="Sandboxes being started at once.")
     user_endpoint: APIServerConfig | None = Field(
         None, description="Endpoint of the simulated user, for environments that have one."
     )

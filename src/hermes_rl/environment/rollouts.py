@@ -15,13 +15,16 @@ from typing import Any
 from hermes_rl.agent import AgentLimits, AgentResult, HermesAgentLoop, ResultBudget
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
-from hermes_rl.errors import AuthorError, DeadlineError, Failure, VerifierError, WorldError, failure_of
+from hermes_rl.errors import AuthorError, ConfigError, DeadlineError, Failure, VerifierError, WorldError, failure_of
 from hermes_rl.rewards import ToolContext, bridged
+from hermes_rl.sandbox import SandboxSpec, settled
 from hermes_rl.tools import ToolSession
 from hermes_rl.trajectory import Rollout, Span, Timing, validate_score
 
 # Beyond the longest time a tool may take by itself, before it counts as hanging.
 TOOL_GRACE = 300.0
+# Of `worker_timeout`, for the policy's own work; the rest is for queues, the sandbox and scoring.
+POLICY_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
     deadline = asyncio.timeout(env.config.worker_timeout)
     try:
         async with deadline:
+            session.spec = _spec(env, plan.item)
             loop = _agent_loop(env, plan, task_id, session)
             result = loop.result
             await loop.run(await _prompt(env, plan.item))
@@ -113,7 +117,7 @@ def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> 
     return AgentLimits(
         max_tool_calls=config.max_tool_calls,
         max_repeated_calls=config.max_repeated_calls,
-        deadline=config.rollout_deadline,
+        deadline=config.rollout_deadline or config.worker_timeout * POLICY_SHARE,
         context_tokens=config.max_context_tokens or endpoint_context,
         tool_deadline=config.max_terminal_timeout + TOOL_GRACE,
         results=ResultBudget(
@@ -133,6 +137,19 @@ async def _next_user_message(env: Environment, item: Any, messages: list[dict[st
         raise
     except Exception as error:
         raise AuthorError("user", f"next_user_message raised {type(error).__name__}: {error}") from error
+
+
+def _spec(env: Environment, item: Any) -> SandboxSpec:
+    """The item's machine; AuthorError when it cannot be told or the backend cannot hold it."""
+    pool = env.tools.pool
+    try:
+        spec = env.sandbox_spec(item)
+        settled(spec, pool.backend.name, pool.capabilities)
+    except ConfigError as error:
+        raise AuthorError("sandbox_spec", str(error)) from error
+    except Exception as error:
+        raise AuthorError("sandbox_spec", f"sandbox_spec raised {type(error).__name__}: {error}") from error
+    return spec
 
 
 async def _prompt(env: Environment, item: Any) -> list[dict[str, Any]]:

@@ -2,5 +2,6 @@
 
 from hermes_rl.rewards.sync_bridge import bridged, wait
 from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rewards.verification import Verdict
 
-__all__ = ["ToolContext", "bridged", "wait"]
+__all__ = ["ToolContext", "Verdict", "bridged", "wait"]

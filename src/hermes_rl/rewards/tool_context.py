@@ -7,13 +7,15 @@ then has no score.
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
 from hermes_rl.rewards.sync_bridge import wait
+from hermes_rl.rewards.verification import Verdict, verify
+from hermes_rl.sandbox.protocol import OUR_ENV
 from hermes_rl.tools import ToolHost, ToolSession
 from hermes_rl.tools.files import in_sandbox, read_text
 from hermes_rl.tools.tool import ToolUseError
@@ -22,6 +24,8 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 180
 LISTING_TIMEOUT = 60.0
+# Of a file, or of all files below a directory, that the verifier takes to its own machine.
+MAX_DOWNLOAD_BYTES = 1024**3
 
 
 class ToolContext:
@@ -61,7 +65,10 @@ class ToolContext:
         return self._wait(self._download(remote_path, Path(local_path)))
 
     def download_dir(self, remote_dir: str, local_dir: str) -> list[dict[str, Any]]:
-        """Copy every regular file below a directory out of the sandbox; symbolic links are left behind."""
+        """Copy every regular file below a directory out of the sandbox; symbolic links are left behind.
+
+        Nothing is written outside `local_dir`, whatever the names in the sandbox are.
+        """
         return self._wait(self._download_dir(remote_dir, Path(local_dir)))
 
     def web_search(self, query: str) -> dict[str, Any]:
@@ -83,6 +90,24 @@ class ToolContext:
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call any tool by name; its answer as the JSON text the agent would see."""
         return self._wait(self._call(name, arguments))
+
+    def verify(
+        self,
+        command: str,
+        *,
+        files: Mapping[str, bytes | str | Path],
+        artifacts: Iterable[str],
+        image: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> Verdict:
+        """Judge the rollout in a fresh sandbox that the policy never touched, and give what the command left there.
+
+        `artifacts` are files or directories of the rollout's sandbox; they arrive below `artifacts/` of the new
+        workspace (also `$ARTIFACTS`) with their names. `files` are the tests: text, bytes or a local path, by their
+        place in the workspace, where `command` runs. The image is the rollout's own unless another is named.
+        """
+        work = verify(self._session, command, files=files, artifacts=artifacts, image=image, timeout=timeout)
+        return self._wait(work)
 
     def cleanup(self) -> None:
         """Close the rollout's sandbox. The environment does this too, so forgetting it leaks nothing."""
@@ -127,18 +152,30 @@ class ToolContext:
             for path in _files_below(local)
         ]
 
-    async def _download(self, remote: str, local: Path) -> dict[str, Any]:
+    async def _download(self, remote: str, local: Path, max_bytes: int = MAX_DOWNLOAD_BYTES) -> dict[str, Any]:
         sandbox = await (await self._ready()).sandbox()
         try:
-            return {"success": True, "bytes": await sandbox.download(in_sandbox(sandbox, remote), local)}
+            size = await sandbox.download(in_sandbox(sandbox, remote), local, max_bytes=max_bytes)
         except OSError as error:
             return {"success": False, "error": str(error)}
+        return {"success": True, "bytes": size}
 
     async def _download_dir(self, remote: str, local: Path) -> list[dict[str, Any]]:
         sandbox = await (await self._ready()).sandbox()
-        listing = await sandbox.exec("find . -type f -print0", cwd=in_sandbox(sandbox, remote), timeout=LISTING_TIMEOUT)
+        listing = await sandbox.exec(
+            "find . -type f -print0", cwd=in_sandbox(sandbox, remote), env=OUR_ENV, timeout=LISTING_TIMEOUT
+        )
         names = [name.decode(errors="surrogateescape") for name in listing.stdout.split(b"\0") if name]
-        return [await self._download(f"{remote}/{name}", local / name) for name in sorted(names)]
+        fetched: list[dict[str, Any]] = []
+        left = MAX_DOWNLOAD_BYTES
+        for name in sorted(names):
+            # A policy that is root of its sandbox can put a `find` of its own there.
+            if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                fetched.append({"success": False, "error": f"the name {name!r} leads out of {remote}"})
+                continue
+            fetched.append(await self._download(f"{remote}/{name}", local / name, left))
+            left -= fetched[-1].get("bytes", 0)
+        return fetched
 
 
 def _files_below(folder: Path) -> list[Path]:

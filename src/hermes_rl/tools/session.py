@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from hermes_rl import jsontext
 from hermes_rl.errors import SandboxError, WorldError
-from hermes_rl.sandbox import Sandbox, SandboxPool
+from hermes_rl.sandbox import Sandbox, SandboxPool, SandboxSpec
 from hermes_rl.tools.tool import Tool, ToolUseError
 from hermes_rl.trajectory import Span, Timing
 
 T = TypeVar("T")
+
+DEADLINE_GRACE = 1.0
 
 
 class ToolOutcome(NamedTuple):
@@ -51,6 +53,8 @@ class ToolSession:
     terminal_timeout: float
     longest_command: float = 600.0
     services: Mapping[str, Any] = field(default_factory=dict)
+    spec: SandboxSpec | None = None
+    time_left: float | None = None
     processes: dict[str, BackgroundProcess] = field(default_factory=dict)
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
@@ -68,7 +72,7 @@ class ToolSession:
                 raise SandboxError("closed", f"the sandbox of rollout {self.task_id} is already closed")
             if self._sandbox is None:
                 began = time.monotonic()
-                self._sandbox = await self.pool.acquire()
+                self._sandbox = await self.pool.acquire(self.spec)
                 self.note(Span.SANDBOX, "start", began)
             return self._sandbox
 
@@ -116,10 +120,16 @@ class ToolSession:
         return ToolOutcome(text, str(told) if told else None)
 
     def time_for(self, asked: float | None) -> float:
-        """Seconds for a command. A policy may ask for so much and no more; a verifier for whatever it likes."""
-        if asked is None or asked <= 0:
-            return self.terminal_timeout
-        return asked if self._policy_ended else min(asked, self.longest_command)
+        """Seconds for a command. A policy may ask for so much and no more; a verifier for whatever it likes.
+
+        A command may overrun what is left of the policy's time by a little, so that the rollout ends at its deadline
+        and is scored, and not at `worker_timeout`, where it would escape its score.
+        """
+        wanted = self.terminal_timeout if asked is None or asked <= 0 else asked
+        if self._policy_ended:
+            return wanted
+        left = self.longest_command if self.time_left is None else max(self.time_left, 0.0) + DEADLINE_GRACE
+        return min(wanted, self.longest_command, left)
 
     async def end_policy(self) -> None:
         """Kill whatever the policy left running, once; its files stay. What a verifier starts later is its own."""

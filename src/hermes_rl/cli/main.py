@@ -4,10 +4,13 @@ A verb that runs an environment takes its name or file first; the options after 
 """
 
 import sys
+from functools import partial
 
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.sandbox import sandbox
 from hermes_rl.environment.command import MODES, mode_command, run_click
 from hermes_rl.environment.loader import bundled_environments, load_environment
 from hermes_rl.version import __version__
@@ -22,24 +25,6 @@ class _Verbs(click.Group):
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
 
-class _EnvironmentVerb(click.Command):
-    """A verb whose options depend on the environment named first."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and not args[0].startswith("-"):
-            ctx.args = args
-            return args
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> int:
-        if not ctx.args:
-            raise click.UsageError("name an environment first, bundled or a file; `hermes-rl env list` shows them", ctx)
-        reference, *rest = ctx.args
-        command = mode_command(load_environment(reference), str(self.name))
-        code: int = command.main(rest, prog_name=f"hermes-rl {self.name} {reference}", standalone_mode=False) or 0
-        return code
-
-
 @click.group(cls=_Verbs, help=__doc__, context_settings={"max_content_width": 110})
 @click.version_option(__version__, prog_name="hermes-rl")
 def hermes_rl() -> None:
@@ -49,13 +34,17 @@ def hermes_rl() -> None:
 hermes_rl.help = "Train, evaluate and generate data for LLM agents that use tools."
 for _mode, _help in MODES.items():
     hermes_rl.add_command(
-        _EnvironmentVerb(
+        EnvironmentVerb(
             _mode,
+            partial(mode_command, mode=_mode),
             help=f"{_help}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. All its options: "
             f"hermes-rl {_mode} ENVIRONMENT --help",
             options_metavar="ENVIRONMENT [OPTIONS]",
         )
     )
+
+
+hermes_rl.add_command(sandbox)
 
 
 @hermes_rl.group()

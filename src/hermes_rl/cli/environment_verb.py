@@ -1,0 +1,33 @@
+"""A verb that takes an environment first: the options after its name are that environment's own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hermes_rl.environment.base import HermesAgentBaseEnv
+from hermes_rl.environment.loader import load_environment
+
+
+class EnvironmentVerb(click.Command):
+    """`command` makes the click command once the environment is known."""
+
+    def __init__(
+        self, name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command], **settings: Any
+    ) -> None:
+        super().__init__(name, **settings)
+        self._command = command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            ctx.args = args
+            return args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> int:
+        if not ctx.args:
+            raise click.UsageError("name an environment first, bundled or a file; `hermes-rl env list` shows them", ctx)
+        reference, *rest = ctx.args
+        command = self._command(load_environment(reference))
+        code: int = command.main(rest, prog_name=f"{ctx.command_path} {reference}", standalone_mode=False) or 0
+        return code

@@ -1,0 +1,63 @@
+"""How far a long command is: a bar on a terminal, elsewhere a line every ten seconds. On standard error."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hermes_rl.environment.display import LINE_EVERY, console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+_BAR_WIDTH = 20
+
+
+class Steps(Protocol):
+    def show(self, done: int, state: str) -> None:
+        """So many are done, and this is going on."""
+        ...
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Steps]:
+    screen = console()
+    if not screen.is_terminal:
+        yield _Lines(what, total)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}"),
+        BarColumn(_BAR_WIDTH),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+    )
+    with Progress(*columns, console=screen, transient=True) as bar:
+        # What is going on gets the room that is left: a longer line would squeeze the bar out.
+        room = max(screen.width - len(what) - _BAR_WIDTH - 2 * len(str(total)) - 16, 0)
+        yield _Bar(bar, bar.add_task(what, total=total, state=""), room)
+
+
+class _Bar:
+    def __init__(self, bar: "Progress", task: Any, room: int) -> None:
+        self._bar, self._task, self._room = bar, task, room
+
+    def show(self, done: int, state: str) -> None:
+        self._bar.update(self._task, completed=done, state=state[: self._room])
+
+
+class _Lines:
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._said_at = time.monotonic()
+
+    def show(self, done: int, state: str) -> None:
+        if time.monotonic() - self._said_at >= LINE_EVERY:
+            self._said_at = time.monotonic()
+            sys.stderr.write(f"{self._what} {done}/{self._total}  {state}\n")
+            sys.stderr.flush()

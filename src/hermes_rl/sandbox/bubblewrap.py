@@ -5,16 +5,13 @@ environment, and of the host's files only /usr or an unpacked image, read-only. 
 limits. All of it dies with its first process, which dies with us.
 """
 
-import asyncio
 import os
-import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import cgroups
+from hermes_rl.sandbox.confined import ConfinedSandbox, Shared, reap_groups, within
 from hermes_rl.sandbox.images import Image, ImageStore, Kitchen, lay_out
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.namespaces import (
@@ -27,23 +24,12 @@ from hermes_rl.sandbox.namespaces import (
     require_way_in,
     why_not,
 )
-from hermes_rl.sandbox.piped import PipedWarden
 from hermes_rl.sandbox.protocol import WORKSPACE
-from hermes_rl.sandbox.spec import DEFAULT_LIMITS, ROOT, Capabilities, SandboxSpec, settled
-from hermes_rl.sandbox.warden import AGENT_ID, WardenSandbox, base_environment
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, settled
+from hermes_rl.sandbox.warden import AGENT_ID, base_environment
 
 START_TIMEOUT = 20.0
 _PROBE_TIMEOUT = 20.0
-
-
-@dataclass
-class _Shared:
-    """What the sandboxes of one backend share."""
-
-    ledger: Ledger
-    groups: cgroups.ControlGroups = field(default_factory=cgroups.available)
-    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
-    open: "set[BubblewrapSandbox]" = field(default_factory=set)
 
 
 class BubblewrapBackend:
@@ -52,7 +38,7 @@ class BubblewrapBackend:
     name = "bubblewrap"
 
     def __init__(self, *, start_timeout: float = START_TIMEOUT, ledger: Ledger | None = None) -> None:
-        self._shared = _Shared(ledger or Ledger())
+        self._shared = Shared(self.name, ledger or Ledger())
         self.capabilities = Capabilities(
             isolates_files=True,
             isolates_processes=True,
@@ -90,55 +76,29 @@ class BubblewrapBackend:
         return await self._started(BubblewrapSandbox(self._shared, None, spec, baking=True), Image(root, spec))
 
     async def _started(self, sandbox: "BubblewrapSandbox", image: Image) -> "BubblewrapSandbox":
-        try:
+        async def starting() -> None:
             self._tools = self._tools or Tools.find()
-            async with asyncio.timeout(self._start_timeout):
-                await sandbox.start(self._tools, image)
-        except TimeoutError:
-            await sandbox.close()
-            raise SandboxError(
-                "start_timeout", f"a bubblewrap sandbox was not ready after {self._start_timeout:.0f} s"
-            ) from None
-        except BaseException:
-            await sandbox.close()
-            raise
+            await sandbox.start(self._tools, image)
+
+        await within(self._start_timeout, sandbox, starting())
         return sandbox
 
     async def reap(self, resources: Mapping[str, Any]) -> None:
-        """Its processes and files died with their owner; the control groups are left."""
-        if left := await cgroups.remove([Path(group) for group in resources["groups"]]):
-            raise SandboxError("died", f"the control group {left[0]} cannot be removed: processes in it do not die")
+        await reap_groups(resources)
 
     async def close(self) -> None:
         await self._images.close()
-        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._shared.open)))
+        await self._shared.close()
 
 
-class BubblewrapSandbox(WardenSandbox):
+class BubblewrapSandbox(ConfinedSandbox):
     """One bwrap with its namespaces. Made by the backend; `baking` for the setup of an image, which is run by root."""
-
-    def __init__(self, shared: _Shared, owner: int | None, spec: SandboxSpec, *, baking: bool = False) -> None:
-        self._piped = PipedWarden()
-        user = {"HOME": "/root", "USER": ROOT} if baking else {}
-        super().__init__(self._piped.warden, env={**base_environment(WORKSPACE), **user, **spec.env})
-        self._baking = baking
-        self.name = f"hermes-rl-{secrets.token_hex(8)}"
-        self.owner = owner
-        self._shared = shared
-        self._spec = spec
-        self._groups = shared.groups.groups(self.name, spec.limits)
-        shared.open.add(self)
 
     async def start(self, tools: Tools, image: Image) -> None:
         """Make its control groups, start bwrap, wait until the warden answers, and lay out the files."""
         shared, limits = self._shared, self._spec.limits
-        shared.ledger.begin(self.name, "bubblewrap", {}, {"groups": [str(group) for group in self._groups]})
-        disk = limits.disk_mb or DEFAULT_LIMITS.disk_mb or 0
-        view = View(image.root, disk, bool(self._spec.network), writable=self._baking)
-        try:
-            shared.groups.make(self.name, limits, extra_memory_mb=view.memory_mb)
-        except OSError as error:
-            raise SandboxError("start", f"cannot make a control group: {error}") from error
+        view = View(image.root, self._disk_mb, bool(self._spec.network), writable=self._baking)
+        self._make_groups(view.memory_mb)
         settings = {
             "alone": "1",
             "inner": "" if self._baking else str(AGENT_ID),
@@ -160,11 +120,3 @@ class BubblewrapSandbox(WardenSandbox):
             except SandboxError as error:
                 raise SandboxError(error.cause, why_not(str(error))) from error
         await lay_out(self, image)
-
-    async def _close(self) -> None:
-        await self._piped.close()
-        left = await cgroups.remove(self._groups)
-        self._shared.open.discard(self)
-        # What is left stays in the ledger, for the reaper.
-        if not left:
-            self._shared.ledger.end(self.name)

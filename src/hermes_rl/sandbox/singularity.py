@@ -6,41 +6,28 @@ it dies with its first process, which dies with us. Apptainer runs inside a user
 case (namespaces.py tells of the two), so it needs no set-uid part; singularity.pl does what it leaves open.
 """
 
-import asyncio
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import cgroups, warden
+from hermes_rl.sandbox import warden
+from hermes_rl.sandbox.confined import ConfinedSandbox, Shared, reap_groups, within
 from hermes_rl.sandbox.images import Image, ImageStore, Kitchen, lay_out
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.namespaces import LAUNCH, ROOT_MAY, SHARED_MEMORY_MB, fresh_uid, require_way_in
-from hermes_rl.sandbox.piped import PipedWarden
-from hermes_rl.sandbox.process_tree import send_signal
 from hermes_rl.sandbox.protocol import WORKSPACE
-from hermes_rl.sandbox.spec import DEFAULT_LIMITS, ROOT, Capabilities, SandboxSpec, settled
-from hermes_rl.sandbox.warden import AGENT_ID, PROGRAM, WardenSandbox, base_environment
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, settled
+from hermes_rl.sandbox.warden import AGENT_ID, PROGRAM
 
 START_TIMEOUT = 60.0
 _PROBE_TIMEOUT = 20.0
 _BINARIES = ("apptainer", "singularity")
 _PREPARE = resources.files("hermes_rl.sandbox").joinpath("singularity.pl").read_text()
-
-
-@dataclass
-class _Shared:
-    """What the sandboxes of one backend share."""
-
-    ledger: Ledger
-    groups: cgroups.ControlGroups = field(default_factory=cgroups.available)
-    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
-    open: "set[SingularitySandbox]" = field(default_factory=set)
 
 
 class SingularityBackend:
@@ -60,7 +47,7 @@ class SingularityBackend:
         start_timeout: float = START_TIMEOUT,
         ledger: Ledger | None = None,
     ) -> None:
-        self._shared = _Shared(ledger or Ledger())
+        self._shared = Shared(self.name, ledger or Ledger())
         self.capabilities = Capabilities(
             isolates_files=True,
             isolates_processes=True,
@@ -101,28 +88,18 @@ class SingularityBackend:
         return await self._started(SingularitySandbox(self._shared, None, spec, baking=True), Image(root, spec))
 
     async def _started(self, sandbox: "SingularitySandbox", image: Image) -> "SingularitySandbox":
-        try:
-            async with asyncio.timeout(self._start_timeout):
-                await sandbox.start(_find(self._binary), image)
-        except TimeoutError:
-            await sandbox.close()
-            raise SandboxError(
-                "start_timeout", f"a singularity sandbox was not ready after {self._start_timeout:.0f} s"
-            ) from None
-        except BaseException:
-            await sandbox.close()
-            raise
+        async def starting() -> None:
+            await sandbox.start(_find(self._binary), image)
+
+        await within(self._start_timeout, sandbox, starting())
         return sandbox
 
     async def reap(self, resources: Mapping[str, Any]) -> None:
-        """Its processes and files died with their owner; the control groups are left."""
-        groups = [Path(group) for group in resources["groups"]]
-        send_signal(cgroups.members(groups))
-        await cgroups.remove(groups)
+        await reap_groups(resources)
 
     async def close(self) -> None:
         await self._images.close()
-        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._shared.open)))
+        await self._shared.close()
 
     def _settled(self, spec: SandboxSpec) -> SandboxSpec:
         named = spec.image or self._image
@@ -139,30 +116,13 @@ class SingularityBackend:
         return settled(replace(spec, image=named), self.name, self.capabilities)
 
 
-class SingularitySandbox(WardenSandbox):
+class SingularitySandbox(ConfinedSandbox):
     """One container. Made by the backend; `baking` for the setup of an image, which is run by root."""
-
-    def __init__(self, shared: _Shared, owner: int | None, spec: SandboxSpec, *, baking: bool = False) -> None:
-        self._piped = PipedWarden()
-        user = {"HOME": "/root", "USER": ROOT} if baking else {}
-        super().__init__(self._piped.warden, env={**base_environment(WORKSPACE), **user, **spec.env})
-        self._baking = baking
-        self.name = f"hermes-rl-{secrets.token_hex(8)}"
-        self.owner = owner
-        self._shared = shared
-        self._spec = spec
-        self._groups = shared.groups.groups(self.name, spec.limits)
-        shared.open.add(self)
 
     async def start(self, binary: str, image: Image) -> None:
         """Make its control groups, start the container, wait until the warden answers, and lay out the files."""
         shared, limits = self._shared, self._spec.limits
-        shared.ledger.begin(self.name, "singularity", {}, {"groups": [str(group) for group in self._groups]})
-        disk = limits.disk_mb or DEFAULT_LIMITS.disk_mb or 0
-        try:
-            shared.groups.make(self.name, limits, extra_memory_mb=2 * disk + 2 * SHARED_MEMORY_MB)
-        except OSError as error:
-            raise SandboxError("start", f"cannot make a control group: {error}") from error
+        self._make_groups(2 * self._disk_mb + 2 * SHARED_MEMORY_MB)
         settings = {
             "alone": "1",
             "inner": "" if self._baking else str(AGENT_ID),
@@ -175,7 +135,7 @@ class SingularitySandbox(WardenSandbox):
         namespace = "" if self._baking and os.geteuid() == 0 else "namespace"
         joined = "\n".join(map(str, self._groups))
         launch = [_find_perl(), "-e", LAUNCH, joined, "" if self.owner is None else str(self.owner), namespace]
-        inside = _container_argv(binary, image, disk, network=bool(self._spec.network), writable=self._baking)
+        inside = _container_argv(binary, image, self._disk_mb, network=bool(self._spec.network), writable=self._baking)
         # No home: what the user keeps there for Apptainer (settings, keys, binds) is not for sandboxes.
         environment = {"PATH": warden.PATH, "HOME": "/nonexistent", "LANG": "C.UTF-8"}
         try:
@@ -183,14 +143,6 @@ class SingularitySandbox(WardenSandbox):
         except SandboxError as error:
             raise SandboxError(error.cause, _why_not(str(error))) from error
         await lay_out(self, image)
-
-    async def _close(self) -> None:
-        await self._piped.close()
-        # A container that was killed while it was being made may have left a process on its way.
-        send_signal(cgroups.members(self._groups))
-        await cgroups.remove(self._groups)
-        self._shared.open.discard(self)
-        self._shared.ledger.end(self.name)
 
 
 def _find(binary: str | None) -> str:

@@ -15,25 +15,21 @@ from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.warden import Warden
+from hermes_rl.sandbox.warden import Outgoing, Warden
 
-_HIGH = 1024 * 1024
 _LONGEST_COMPLAINT = 4096
 _STDERR = 2
 _GONE = "the container is gone: it was killed, or its engine was stopped"
 
 
-class AttachedWarden:
+class AttachedWarden(Outgoing):
     """The stream, and the warden behind it. `attach` comes before the container is started, `greet` after."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.warden = Warden()
         self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._outgoing = bytearray()
-        self._waiting = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._complaints = bytearray()
 
     async def attach(self, container: DockerContainer) -> None:
@@ -62,17 +58,6 @@ class AttachedWarden:
             # aiodocker asserts that there is a connection, which a cancelled `attach` may not have had.
             with contextlib.suppress(AssertionError):
                 await self._stream.close()
-
-    # --- what Warden writes to ---
-
-    def write(self, data: bytes) -> None:
-        self._outgoing += data
-        self._waiting.set()
-        if len(self._outgoing) > _HIGH:
-            self._room.clear()
-
-    async def drain(self) -> None:
-        await self._room.wait()
 
     # --- the two directions ---
 

@@ -32,7 +32,7 @@ from hermes_rl.errors import ConfigError, HermesRLError, SandboxError
 from hermes_rl.sandbox.cloud import CloudBackend, CloudSandbox
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.spec import ROOT, Capabilities, SandboxSpec
-from hermes_rl.sandbox.warden import PROGRAM
+from hermes_rl.sandbox.warden import PROGRAM, Outgoing
 
 RELAY = resources.files("hermes_rl.sandbox").joinpath("terminal_relay.pl").read_text()
 
@@ -42,7 +42,6 @@ _IDLE_MINUTES = 10
 _REMOVE_TIME = 50.0
 # Daytona's agent closes a connection that sends it more than 64 KiB at once.
 _MESSAGE = 32 * 1024
-_HIGH = 1024 * 1024
 _LONGEST_COMPLAINT = 2000
 
 
@@ -178,10 +177,11 @@ class DaytonaSandbox(CloudSandbox):
             await self._line.close()
 
 
-class _Line:
+class _Line(Outgoing):
     """The terminal session, which the relay turns into a stream of bytes to the warden and back."""
 
     def __init__(self, sandbox: DaytonaSandbox) -> None:
+        super().__init__()
         self._warden = sandbox.warden
         self._words = (secrets.token_hex(8), secrets.token_hex(8))
         self._handle: AsyncPtyHandle | None = None
@@ -189,10 +189,6 @@ class _Line:
         self._heard = bytearray()
         self._through = False
         self._to_tell = 0
-        self._outgoing = bytearray()
-        self._waiting = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
 
     @property
     def complaint(self) -> str:
@@ -213,17 +209,6 @@ class _Line:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._handle is not None:
             await self._handle.disconnect()
-
-    # --- what Warden writes to ---
-
-    def write(self, data: bytes) -> None:
-        self._outgoing += data
-        self._waiting.set()
-        if len(self._outgoing) > _HIGH:
-            self._room.clear()
-
-    async def drain(self) -> None:
-        await self._room.wait()
 
     # --- the two directions ---
 
@@ -251,14 +236,8 @@ class _Line:
             if self._to_tell:
                 message = b"A" + (4).to_bytes(4) + self._to_tell.to_bytes(4)
                 self._to_tell = 0
-            if self._outgoing:
-                piece = bytes(self._outgoing[:_MESSAGE])
-                del self._outgoing[:_MESSAGE]
+            if piece := self._take(_MESSAGE):
                 message += b"D" + len(piece).to_bytes(4) + piece
-            if not self._outgoing:
-                self._waiting.clear()
-            if len(self._outgoing) <= _HIGH:
-                self._room.set()
             try:
                 if message:
                     await handle.send_input(message)

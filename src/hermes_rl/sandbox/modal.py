@@ -18,7 +18,7 @@ from hermes_rl.errors import ConfigError, HermesRLError, SandboxError
 from hermes_rl.sandbox.cloud import CloudBackend, CloudSandbox
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
-from hermes_rl.sandbox.warden import PROGRAM
+from hermes_rl.sandbox.warden import PROGRAM, Outgoing
 
 APP = "hermes-rl"
 
@@ -29,7 +29,6 @@ _IDLE_SECONDS = 120
 _LEAST_CPUS = 0.125
 _LEAST_MEMORY_MB = 128
 _PIECE = 256 * 1024
-_HIGH = 1024 * 1024
 _COMPLAINT_TIME = 5.0
 _LONGEST_COMPLAINT = 2000
 # Of the environment, which has things of Modal's, only where the image's programs are.
@@ -161,16 +160,13 @@ class ModalSandbox(CloudSandbox):
                 await self._machine.detach.aio()
 
 
-class _Line:
+class _Line(Outgoing):
     """The input and output of the command that is the warden."""
 
     def __init__(self, sandbox: ModalSandbox, process: Any) -> None:
+        super().__init__()
         self._warden = sandbox.warden
         self._process = process
-        self._outgoing = bytearray()
-        self._waiting = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
 
     async def close(self) -> None:
@@ -187,29 +183,13 @@ class _Line:
             return "it said nothing"
         return said[:_LONGEST_COMPLAINT].decode(errors="replace").strip() or "it said nothing"
 
-    # --- what Warden writes to ---
-
-    def write(self, data: bytes) -> None:
-        self._outgoing += data
-        self._waiting.set()
-        if len(self._outgoing) > _HIGH:
-            self._room.clear()
-
-    async def drain(self) -> None:
-        await self._room.wait()
-
     # --- the two directions ---
 
     async def _write(self) -> None:
         try:
             while True:
                 await self._waiting.wait()
-                piece = bytes(self._outgoing[:_PIECE])
-                del self._outgoing[:_PIECE]
-                if not self._outgoing:
-                    self._waiting.clear()
-                if len(self._outgoing) <= _HIGH:
-                    self._room.set()
+                piece = self._take(_PIECE)
                 # The SDK forgets what is written while it drains, so the next piece waits for this one.
                 self._process.stdin.write(piece)
                 await self._process.stdin.drain.aio()

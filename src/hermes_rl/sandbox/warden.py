@@ -53,6 +53,35 @@ class Transport(Protocol):
         ...
 
 
+class Outgoing:
+    """A Transport for streams whose writing must be awaited: what is written waits here for a task that sends it."""
+
+    def __init__(self) -> None:
+        self._outgoing = bytearray()
+        self._waiting = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def write(self, data: bytes) -> None:
+        self._outgoing += data
+        self._waiting.set()
+        if len(self._outgoing) > _WINDOW:
+            self._room.clear()
+
+    async def drain(self) -> None:
+        await self._room.wait()
+
+    def _take(self, most: int) -> bytes:
+        """The next piece to send; whoever waits for room hears of it."""
+        piece = bytes(self._outgoing[:most])
+        del self._outgoing[:most]
+        if not self._outgoing:
+            self._waiting.clear()
+        if len(self._outgoing) <= _WINDOW:
+            self._room.set()
+        return piece
+
+
 @dataclass(slots=True)
 class _Running:
     sink: Callable[[bytes], object]

@@ -6,10 +6,11 @@ import sys
 import hermes_rl
 
 PUBLIC = """
-APIServerConfig AgentResult ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
-HermesAgentLoop HermesRLError JudgeError Limits Message Rollout SandboxError SandboxSpec Sequence ServerManager
-StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError Whose WorldError
-__version__ tool
+APIServerConfig AgentResult Case ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
+HermesAgentLoop HermesRLError Judge JudgeError Judgement Limits Message Reward Rollout SandboxError SandboxSpec Sequence
+ServerManager
+Step StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError Whose WorldError
+__version__ cpu_reward run_cases tool weighted
 """.split()
 
 

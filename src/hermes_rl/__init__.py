@@ -10,7 +10,7 @@ from hermes_rl.version import __version__
 
 if TYPE_CHECKING:
     from hermes_rl.agent import AgentResult, HermesAgentLoop, ToolError
-    from hermes_rl.environment import HermesAgentBaseEnv, HermesAgentEnvConfig
+    from hermes_rl.environment import HermesAgentBaseEnv, HermesAgentEnvConfig, Step
     from hermes_rl.errors import (
         ConfigError,
         EndpointError,
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     )
     from hermes_rl.inference import APIServerConfig, ServerManager
     from hermes_rl.messages import Message, ToolCall
-    from hermes_rl.rewards import ToolContext, Verdict
+    from hermes_rl.rewards import Case, Judge, Judgement, ToolContext, Verdict, cpu_reward, run_cases, weighted
     from hermes_rl.sandbox import Limits, SandboxSpec
     from hermes_rl.tools.tool import ToolUseError, tool
-    from hermes_rl.trajectory import Group, Rollout, Sequence, StopReason
+    from hermes_rl.trajectory import Group, Reward, Rollout, Sequence, StopReason
 
 __all__ = [
     "APIServerConfig",
     "AgentResult",
+    "Case",
     "ConfigError",
     "EndpointError",
     "Failure",
@@ -41,14 +42,18 @@ __all__ = [
     "HermesAgentEnvConfig",
     "HermesAgentLoop",
     "HermesRLError",
+    "Judge",
     "JudgeError",
+    "Judgement",
     "Limits",
     "Message",
+    "Reward",
     "Rollout",
     "SandboxError",
     "SandboxSpec",
     "Sequence",
     "ServerManager",
+    "Step",
     "StopReason",
     "ToolCall",
     "ToolContext",
@@ -60,12 +65,15 @@ __all__ = [
     "Whose",
     "WorldError",
     "__version__",
+    "cpu_reward",
+    "run_cases",
     "tool",
+    "weighted",
 ]
 
 _HOMES = {
     "agent": ("AgentResult", "HermesAgentLoop", "ToolError"),
-    "environment": ("HermesAgentBaseEnv", "HermesAgentEnvConfig"),
+    "environment": ("HermesAgentBaseEnv", "HermesAgentEnvConfig", "Step"),
     "errors": (
         "ConfigError",
         "EndpointError",
@@ -80,10 +88,10 @@ _HOMES = {
     ),
     "inference": ("APIServerConfig", "ServerManager"),
     "messages": ("Message", "ToolCall"),
-    "rewards": ("ToolContext", "Verdict"),
+    "rewards": ("Case", "Judge", "Judgement", "ToolContext", "Verdict", "cpu_reward", "run_cases", "weighted"),
     "sandbox": ("Limits", "SandboxSpec"),
     "tools": ("ToolUseError", "tool"),
-    "trajectory": ("Group", "Rollout", "Sequence", "StopReason"),
+    "trajectory": ("Group", "Reward", "Rollout", "Sequence", "StopReason"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

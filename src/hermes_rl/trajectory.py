@@ -1,4 +1,4 @@
-"""The vocabulary page: Sequence, Rollout, Group.
+"""The vocabulary page: Sequence, Reward, Rollout, Group.
 
 Always true here: a rollout has either a finite score and a StopReason, or a Failure and no score; a sequence's
 columns have one length. Whoever builds something else gets an exception, so nothing invalid travels further.
@@ -101,9 +101,18 @@ class Sequence:
             raise ValueError(f"a sequence's columns must have one length, got {sorted(lengths)}")
 
 
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A rollout's score with what it is made of: named components, and rewards of single turns, both for the record."""
+
+    score: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    turns: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One agent's work on one item."""
+    """One agent's work on one item. `withheld` says why a scored one is kept out of training all the same."""
 
     item_id: str
     index: int
@@ -120,6 +129,7 @@ class Rollout:
     timings: tuple[Timing, ...] = ()
     seconds: float = 0.0
     sequences: tuple[Sequence, ...] = ()
+    withheld: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,13 +153,18 @@ class Provenance:
     environment_hash: str
     model: str
     versions: Mapping[str, str]
+    config_hash: str = ""
     dataset_hash: str | None = None
     image_digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The rollouts of one item, compared with each other; the unscored ones stay in it and are never trained on."""
+    """The rollouts of one item, compared with each other; the unscored ones stay in it and are never trained on.
+
+    `draw` is the place of the group in the run's stream of items, and `id` the hash of what the group was to be: two
+    runs of the same settings make groups of the same ids. `withheld` says why the whole group is kept out of training.
+    """
 
     item_id: str
     item: Any
@@ -157,6 +172,10 @@ class Group:
     provenance: Provenance
     tools: tuple[str, ...] = ()
     split: str = "train"
+    id: str = ""
+    draw: int = 0
+    withheld: str | None = None
+    tool_schemas: tuple[Mapping[str, Any], ...] = ()
     created_at: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -169,18 +188,30 @@ class Group:
         return [rollout.score for rollout in self.rollouts if rollout.score is not None]
 
 
+def validate_reward(value: object) -> Reward:
+    """What a reward function returned, every number in it finite; a VerifierError for anything else."""
+    if not isinstance(value, Reward):
+        return Reward(validate_score(value))
+    return Reward(
+        validate_score(value.score),
+        {str(name): validate_score(part) for name, part in value.components.items()},
+        tuple(validate_score(turn) for turn in value.turns),
+    )
+
+
 def validate_score(value: object) -> float:
     """The score a reward returned, as a finite float; a VerifierError for anything else."""
     if not isinstance(value, Real):
         raise VerifierError(
-            "not_a_number", f"compute_reward returned {value!r} ({type(value).__name__}); return a finite float"
+            "not_a_number",
+            f"the reward returned {value!r} ({type(value).__name__}); return a finite float or a Reward",
         )
     try:
         score = float(value)
     except OverflowError:
         score = math.inf
     if not math.isfinite(score):
-        raise VerifierError("not_finite", f"compute_reward returned {score!r}; return a finite float")
+        raise VerifierError("not_finite", f"the reward returned {score!r}; return a finite float")
     return score
 
 

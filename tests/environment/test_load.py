@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import AgentResult, ToolContext
+from hermes_rl import AgentResult, Reward, ToolContext
 from hermes_rl.environment.generation import generate_groups
 from tests.environment.test_rollouts import writes_the_number
 from tests.support.environments import FileEnv, opened
@@ -22,7 +22,7 @@ ROLLOUTS = 64
 @pytest.mark.slow
 async def test_rewards_that_sleep_in_their_sandboxes_run_beside_each_other(tmp_path: Path) -> None:
     class Sleeps(FileEnv):
-        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
             ctx.terminal("sleep 1")
             return await super().compute_reward(item, result, ctx)
 

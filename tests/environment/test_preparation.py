@@ -61,9 +61,9 @@ async def test_specs_of_equal_content_are_one() -> None:
     assert sorted(spec.files["number"] for spec in specs) == ["0", "1", "2"]
 
 
-async def test_the_items_of_training_are_asked_for_first() -> None:
+async def test_the_items_of_training_and_of_evaluation_are_asked_for() -> None:
     env = await made(WithTraining)
-    assert sorted(spec.files["number"] for spec in specs_to_prepare(env)) == ["1", "2"]
+    assert sorted(spec.files["number"] for spec in specs_to_prepare(env)) == ["0", "1", "2"]
     assert not leaves_training_out(env)
     assert leaves_training_out(await made(ByItem))
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hermes_rl import AgentResult, ToolContext
-from hermes_rl.environment.groups import content_id, rollout_seed, run_group
+from hermes_rl.environment.groups import rollout_seed, run_group
+from hermes_rl.environment.items import content_id
 from hermes_rl.errors import ConfigError, JudgeError, SandboxError
 from hermes_rl.sandbox import BubblewrapBackend, Sandbox, SandboxSpec
 from hermes_rl.trajectory import Group, Span, StopReason

@@ -293,7 +293,7 @@ def test_a_line_is_json_to_any_reader(tmp_path: Path) -> None:
     assert orjson.loads(path.read_bytes())["format"] == FORMAT
 
 
-@pytest.mark.parametrize("found", [None, "hermes-rl/group/2", "atropos"])
+@pytest.mark.parametrize("found", [None, "hermes-rl/group/1", "atropos"])
 def test_a_record_of_another_format_is_refused_with_both_names(found: str | None) -> None:
     with pytest.raises(ConfigError) as caught:
         group_of({**record_of(group(scored(0.5))), "format": found})

@@ -25,6 +25,8 @@ from hermes_rl.tools import ToolHost, ToolOutcome, ToolSession
 from hermes_rl.trajectory import Span, StopReason, Timing, ToolUse, Usage
 
 ARGUMENTS_SHOWN, RESULT_SHOWN = 200, 500
+# How the refusal of a call begins that came after the last one allowed in its turn.
+NOT_RUN = "not run"
 
 NextUserMessage = Callable[[list[Message]], Awaitable[str | None]]
 
@@ -205,7 +207,7 @@ class HermesAgentLoop:
             allowed = min(allowed, max(limits.max_tool_calls - len(result.tool_uses), 0))
         outcomes = await self._outcomes(calls[:allowed])
         if len(calls) > allowed:
-            refused = ToolOutcome.refusal(f"not run: at most {allowed} calls were allowed in this turn")
+            refused = ToolOutcome.refusal(f"{NOT_RUN}: at most {allowed} calls were allowed in this turn")
             outcomes += [refused] * (len(calls) - len(outcomes))
         shown = outcomes
         if sum([len(outcome.text) for outcome in outcomes]) > self._results.preview:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl.messages import Message, ToolCall, final_response, tool_calls, tools_used
-from hermes_rl.trajectory import StopReason, Timing, ToolUse, Usage
+from hermes_rl.trajectory import Reward, StopReason, Timing, ToolUse, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class AgentResult:
     usage: Usage = field(default_factory=Usage)
     timings: list[Timing] = field(default_factory=list)
     prompt_length: int = 0
+    reward: Reward | None = None
     compactions: int = 0
 
     @property

@@ -8,29 +8,42 @@ import random
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hermes_rl.agent import AgentResult, Compaction, DropOldResults
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.display import Advancing, progress
-from hermes_rl.environment.evaluation import evaluate_items, write_evaluation
-from hermes_rl.environment.groups import content_id, run_group
+from hermes_rl.environment.evaluation.folder import evaluation_folder
+from hermes_rl.environment.evaluation.running import Measured, evaluate_items, held_out, write_evaluation
+from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
+from hermes_rl.environment.groups import run_group
+from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.sinks import Sinks, open_sinks
+from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
+from hermes_rl.environment.twins import evaluation_twin, give_back
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
 from hermes_rl.messages import Message
-from hermes_rl.rewards import ToolContext, bridged
+from hermes_rl.rewards import CpuWorkers, ToolContext, Watchdog, bridged
 from hermes_rl.sandbox import Limits, SandboxPool, SandboxSpec, open_backends, reaping, settled
-from hermes_rl.store import RecordWriter
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
 from hermes_rl.tools.distributions import chances_of
-from hermes_rl.trajectory import Group
+from hermes_rl.trajectory import Group, Reward
+
+T = TypeVar("T")
 
 
 class HermesAgentBaseEnv(ABC):
@@ -54,9 +67,18 @@ class HermesAgentBaseEnv(ABC):
         self.tokenizer: Any = None
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
+        self.sinks: Sinks | None = None
+        self.watchdog: Watchdog | None = None
         self.last_evaluation: dict[str, Any] | None = None
+        self.resume_evaluation = False
+        self._measured: Measured | None = None
+        self.pass_rates = PassRates(config.pass_score)
+        self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self._tools: ToolHost | None = None
+        self._workers = CpuWorkers()
+        self._opened: AsyncExitStack | None = None
+        self._stream: ItemStream | None = None
         chances = chances_of(config.distribution, config.toolset_distributions)
         only_own = bool(self.own_tools) and not self.default_toolsets and chances is None
         self.tool_choice = ToolChoice(
@@ -65,25 +87,43 @@ class HermesAgentBaseEnv(ABC):
             distribution=chances,
             default=self.default_toolsets,
         )
-        self._groups_sampled = 0
+        self._groups_sampled = self._groups_collected = 0
 
     # --- the author's part ---
 
-    @abstractmethod
-    async def setup(self) -> None:
+    async def setup(self) -> None:  # noqa: B027 (many environments need none)
         """Load the items. Called once; global random and numpy are seeded around it."""
 
-    @abstractmethod
+    def train_items(self) -> Sequence[Any] | None:
+        """The training items, to be drawn by `sampler`; None when they come from `get_next_item`."""
+        return None
+
     async def get_next_item(self) -> Any:
-        """The next item to roll out; None when there are no more."""
+        """The next item to roll out; None when there are no more. Not needed when there are `train_items`."""
+        if self.train_items() is None:
+            raise ConfigError(f"{type(self).__name__} has no training items: define train_items() or get_next_item()")
+        draw = await self.next_draw()
+        return None if draw is None else draw.item
 
     @abstractmethod
     def format_prompt(self, item: Any) -> str:
         """The user message for an item."""
 
     @abstractmethod
-    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
         """Score a rollout by what it said (`result`) and what it left in its sandbox (`ctx`)."""
+
+    async def compute_group_rewards(self, item: Any, results: Sequence[AgentResult]) -> Sequence[float | Reward] | None:
+        """Rewards by comparison, one for each scored result (`result.reward` is its own); None keeps those."""
+        return None
+
+    def oracle(self, item: Any) -> Sequence[Step] | None:
+        """A solution of the item, for `validate`: tool calls as (name, arguments), and what is said at the end."""
+        return None
+
+    def cheats(self, item: Any) -> Mapping[str, Sequence[Step]]:
+        """Ways to get a score without solving the item, by name, for `validate` to try besides its own."""
+        return {}
 
     def initial_messages(self, item: Any) -> list[Message]:
         """The conversation a rollout starts with; override it to put worked examples before the prompt."""
@@ -106,6 +146,20 @@ class HermesAgentBaseEnv(ABC):
                 disk_mb=config.sandbox_disk_mb,
             ),
             network=config.sandbox_network,
+        )
+
+    def sampler(self) -> Sampler:
+        """How training items are drawn; override it for a strategy of your own."""
+        return SAMPLERS[self.config.item_sampler]
+
+    def group_rules(self) -> GroupRules:
+        """When a rollout is tried again, and which groups are fit for training; override it for rules of your own."""
+        config = self.config
+        distinct = (DistinctScores(),) if config.ensure_scores_are_not_same and config.group_size > 1 else ()
+        return GroupRules(
+            Retries(config.rollout_retries),
+            SequenceLimit(config.max_sequence_tokens) if config.max_sequence_tokens else None,
+            (MinViableGroup(config.min_group_share), *distinct),
         )
 
     def compaction(self) -> Compaction | None:
@@ -132,11 +186,20 @@ class HermesAgentBaseEnv(ABC):
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
         return self._tools
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this block ToolContext and `@cpu_reward` find what is this environment's."""
+        with self.tools.running(), self._workers.running():
+            yield
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Wait for the endpoint, probe the sandbox backend, run `setup`; at the end close all that was started."""
         config = self.config
-        async with AsyncExitStack() as opened:
+        async with self.holding() as opened:
+            if self.metrics_path is not None:
+                sinks = open_sinks(config, self.display_name(), self.metrics_path.parent, file=self.metrics_path.name)
+                self.sinks = await opened.enter_async_context(sinks)
             opened.push_async_callback(self.server.close)
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
@@ -162,28 +225,75 @@ class HermesAgentBaseEnv(ABC):
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
             )
             opened.push_async_callback(self._tools.close)
+            self._workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reaping())
-            with self._tools.running(), seeded(config.seed):
+            with self.running(), seeded(config.seed):
                 await bridged(self.setup())
+            self._stream = self._new_stream()
             yield
-        self._tools = None
+        self._tools = self._stream = self.sinks = None
 
-    def progress(self, what: str, total: int, tally: Tally) -> AbstractContextManager[Advancing]:
-        """How the modes show their progress; a caller with a display of its own replaces it."""
-        return progress(what, total, tally)
+    @asynccontextmanager
+    async def holding(self) -> AsyncIterator[AsyncExitStack]:
+        """What `enter` opens within this block is closed at its end."""
+        async with AsyncExitStack() as opened:
+            self._opened = opened
+            yield opened
+        self._opened = None
 
-    async def next_item(self) -> Any:
-        with self.tools.running():
+    async def enter(self, resource: AbstractAsyncContextManager[T]) -> T:
+        """Open something in `setup` that is closed with the environment: a judge, a server, a client."""
+        if self._opened is None:
+            raise RuntimeError("the environment is not open; call enter in setup or later")
+        return await self._opened.enter_async_context(resource)
+
+    def _new_stream(self) -> ItemStream:
+        config, items = self.config, self.train_items()
+        held_out = frozenset(map(self.item_id, self.eval_items()))
+        self.dataset_hash = dataset_hash(map(self.item_id, items or ()), held_out)
+        return ItemStream(
+            item_id=self.item_id,
+            next_item=self._own_next_item,
+            items=items,
+            sampler=self.sampler(),
+            seed=config.seed,
+            rates=self.pass_rates,
+            held_out=held_out,
+            shard=config.shard,
+            shards=config.shards,
+        )
+
+    async def _own_next_item(self) -> Any:
+        with self.running():
             return await bridged(self.get_next_item())
 
-    async def run_evaluate(self) -> None:
-        """`evaluate`, the default or the author's, with sync ToolContext calls allowed in it."""
-        with self.tools.running():
-            await bridged(self.evaluate())
+    def progress(self, what: str, total: int, tally: Tally, done: int = 0) -> AbstractContextManager[Advancing]:
+        """How the modes show their progress; a caller with a display of its own replaces it."""
+        return progress(what, total, tally, done)
 
-    async def collect_group(self, item: Any) -> Group:
-        """The rollouts of an item, scored and unscored."""
-        return await run_group(self, item, size=self.config.group_size)
+    async def next_draw(self, done: Mapping[int, str] | None = None) -> Draw | None:
+        """The next training item; those `done` in an earlier run are past. None when there are no more."""
+        if self._stream is None:
+            raise RuntimeError("the environment is not open; use `async with env.opened()`")
+        return await self._stream.next(done)
+
+    @property
+    def held_out_ids(self) -> frozenset[str]:
+        """The ids of the items that are never drawn for training."""
+        return self._stream.held_out if self._stream else frozenset()
+
+    async def run_evaluate(self) -> None:
+        """`evaluate`, the default or the author's, on a twin, so that it cannot touch what training collects."""
+        twin = evaluation_twin(self)
+        with self.running():
+            await bridged(twin.evaluate())
+        give_back(twin, self)
+
+    async def collect_group(self, item: Any, draw: int | None = None) -> Group:
+        """The rollouts of an item, scored and unscored. Without a draw's number, groups are counted as they come."""
+        if draw is None:
+            draw, self._groups_collected = self._groups_collected, self._groups_collected + 1
+        return await run_group(self, item, size=self.config.group_size, draw=draw)
 
     async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
         """A group in Atropos' form (its scored rollouts), and no backlog; None when none was scored."""
@@ -203,29 +313,33 @@ class HermesAgentBaseEnv(ABC):
             "messages": columns["messages"][0],
         }, []
 
-    def group_tools(self) -> tuple[list[dict[str, Any]], set[str]]:
-        return self._resolve_tools_for_group()
-
-    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
-        """The tools of one group: their schemas and their names. The n-th group of a seed always gets the same."""
-        random = Random(f"{self.config.seed}/toolsets/{self._groups_sampled}")
-        self._groups_sampled += 1
+    def group_tools(self, key: object = None) -> tuple[list[dict[str, Any]], set[str]]:
+        """The tools of one group: their schemas and their names. A key of a seed always gives the same."""
+        if key is None:
+            key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
+        random = Random(f"{self.config.seed}/toolsets/{key}")
         chosen = [tool for name in self.tool_choice.sample(random) for tool in self.tools.toolsets[name].tools]
         chosen += self.own_tools
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
+    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
+        """The seeds' name: the tools of the next group."""
+        return self.group_tools()
+
     # --- evaluation and metrics ---
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Run the agent once on each held-out item at temperature 0 and log what came of it."""
-        items = list(self.eval_items())[: self.config.eval_size]
-        if not items:
-            raise ConfigError(
-                f"{type(self).__name__} has no evaluation items: define eval_items(), or fill self._eval_items in setup"
-            )
-        began = time.time()
-        metrics, samples = await evaluate_items(self, items)
-        await self.evaluate_log(metrics=metrics, samples=samples, start_time=began, end_time=time.time())
+        """Run the agent `eval_samples` times on each held-out item and log what came of it."""
+        held, began = held_out(self), time.time()
+        with evaluation_folder(self) as folder:
+            self._measured = done = await evaluate_items(self, held, folder)
+            end = time.time()
+            try:
+                await self.evaluate_log(
+                    metrics=done.evaluation.metrics(end - began), samples=done.samples, start_time=began, end_time=end
+                )
+            finally:
+                self._measured = None
 
     async def evaluate_log(
         self,
@@ -238,11 +352,12 @@ class HermesAgentBaseEnv(ABC):
         samples: Sequence[dict[str, Any]] | None = None,
         verbose: bool = True,
     ) -> None:
-        """Write metrics.json and samples.jsonl, and print the table."""
-        write_evaluation(
+        """Write metrics.json and samples.jsonl, print the table, and send the metrics to the run's sinks."""
+        await write_evaluation(
             self,
             metrics,
-            samples or [],
+            () if samples is None else samples,
+            measured=self._measured,
             task_name=task_name,
             model_name=model_name,
             start_time=start_time,
@@ -250,10 +365,12 @@ class HermesAgentBaseEnv(ABC):
             generation_parameters=generation_parameters,
             verbose=verbose,
         )
+        if self.sinks is not None:
+            self.sinks.log(metrics)
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Write a line of metrics to the run's metrics file. Subclasses add theirs and call super()."""
-        metrics = dict(wandb_metrics or {})
+        """Write a line of metrics to the run's sinks, its file first. Subclasses add theirs and call super()."""
+        metrics = {**(wandb_metrics or {}), **(self.watchdog.metrics() if self.watchdog else {})}
         errors, self._tool_error_buffer = self._tool_error_buffer, []
         metrics["train/tool_errors_count"] = len(errors)
         if errors:
@@ -261,15 +378,16 @@ class HermesAgentBaseEnv(ABC):
                 f"[turn {error['turn']}] {error['tool']}({error['args'][:80]}) -> {error['error'][:150]}"
                 for error in errors
             )
-        if self.metrics_path is not None:
-            with RecordWriter(self.metrics_path) as writer:
-                writer.write({"time": time.time(), **metrics})
+        if self.sinks is not None:
+            self.sinks.log(metrics)
+            self.sinks.rollouts(row for group in self.rollouts_for_wandb for row in group)
+            self.rollouts_for_wandb.clear()
 
     async def add_rollouts_for_wandb(self, scored_data: dict[str, Any], item: Any = None) -> None:
         """Keep some rollouts of a group as readable text for display."""
         config = self.config
         keep = config.num_rollouts_per_group_for_logging
-        rows = list(zip(scored_data["messages"], scored_data["scores"], strict=True))
+        rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
         self.rollouts_for_wandb.append(
             [(transcript(messages), score) for messages, score in (rows if keep == -1 else rows[:keep])]
         )

@@ -21,9 +21,13 @@ from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.display import summary_table
 from hermes_rl.environment.endpoint_choice import choose_endpoint
 from hermes_rl.environment.generation import generate_groups
+from hermes_rl.environment.report.page import write_report
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.home import rl_home
 from hermes_rl.inference import APIServerConfig
+from hermes_rl.rewards import Hold, watching
+from hermes_rl.store import only_writer
 
 T = TypeVar("T")
 
@@ -71,19 +75,21 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
+    options.append(click.Option(["--resume"], is_flag=True, help="Go on where an interrupted run stopped."))
     options += section_options("env", env_default)
     options += section_options("openai", endpoint)
 
-    def run(config_file: Path | None, as_json: bool, overwrite: bool = False, **flags: str | None) -> int:
+    def run(config_file: Path | None, as_json: bool, resume: bool, overwrite: bool = False, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
         settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
         _warn_of_literal_keys(settings)
         if mode == "process":
-            result = on_a_loop(_process(environment, settings, _output_file(environment, settings, overwrite)))
+            path = _output_file(environment, settings, overwrite=overwrite, resume=resume)
+            result = on_a_loop(_process(environment, settings, path, resume=resume))
         else:
-            result = on_a_loop(_evaluate(environment, settings))
+            result = on_a_loop(_evaluate(environment, settings, resume=resume))
         if as_json:
             sys.stdout.write(jsontext.dumps(result).decode() + "\n")
         return 0 if result.get("scored", 1) else 1
@@ -93,35 +99,49 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     )
 
 
-async def _process(environment: type[Environment], settings: Settings, path: Path) -> dict[str, Any]:
+async def _process(environment: type[Environment], settings: Settings, path: Path, *, resume: bool) -> dict[str, Any]:
     env = environment(settings.env, settings.endpoints)
     env.metrics_path = path.with_suffix(".metrics.jsonl")
-    async with env.opened():
-        tally = await generate_groups(env, path)
-    notes = {"groups": str(path), "metrics": str(env.metrics_path)}
+    with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog:
+        async with env.opened():
+            tally = await generate_groups(env, path, resume=resume)
+    page = write_report(path, tally=tally).path
+    notes = {"groups": str(path), "page": str(page), "metrics": str(env.metrics_path)}
     summary_table(f"process · {environment.display_name()}", tally, notes)
-    return {**tally.summary(), "path": str(path), "metrics_path": str(env.metrics_path)}
+    files = {"path": str(path), "page": str(page), "metrics_path": str(env.metrics_path)}
+    return {**tally.summary(), **files}
 
 
-def _output_file(environment: type[Environment], settings: Settings, overwrite: bool) -> Path:
+def _output_file(environment: type[Environment], settings: Settings, *, overwrite: bool, resume: bool) -> Path:
     """Where the groups go; an existing file is never mixed with a new run's groups."""
+    if overwrite and resume:
+        raise ConfigError("--resume keeps the groups of the file and --overwrite removes them; pass one of the two")
     path = Path(settings.env.data_path_to_save_groups or Path("data") / f"{environment.display_name()}.jsonl")
-    if path.exists() and path.stat().st_size:
+    if path.exists() and path.stat().st_size and not resume:
         if not overwrite:
             raise ConfigError(
-                f"{path} already holds groups; pass --overwrite, or another --env.data_path_to_save_groups"
+                f"{path} already holds groups; pass --resume to go on with it, --overwrite to replace it, or another "
+                "--env.data_path_to_save_groups"
             )
-        path.unlink()
+        with only_writer(path, "--env.data_path_to_save_groups"):
+            path.unlink()
     return path
 
 
-async def _evaluate(environment: type[Environment], settings: Settings) -> dict[str, Any]:
+async def _evaluate(environment: type[Environment], settings: Settings, *, resume: bool) -> dict[str, Any]:
     env = environment(settings.env, settings.endpoints)
-    async with env.opened():
-        await env.run_evaluate()
+    env.resume_evaluation = resume
+    env.metrics_path = rl_home() / "evals" / f"{environment.display_name()}.metrics.jsonl"
+    with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog:
+        async with env.opened():
+            await env.run_evaluate()
     report = env.last_evaluation or {}
     scored = report.get("metrics", {}).get("eval/scored")
     return {**report, **({} if scored is None else {"scored": scored})}
+
+
+def _say_hold(hold: Hold) -> None:
+    click.echo(f"warning: {hold}", err=True)
 
 
 def settle_collector() -> None:

@@ -39,7 +39,8 @@ class BaseEnvConfig(BaseModel):
         "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer for exact tokens; unused in chat mode."
     )
     use_wandb: bool = Field(
-        True, description="Weights & Biases as a sink (to come); metrics are in local files always."
+        True,
+        description="Metrics to Weights & Biases too: when set to true, or where it is installed and set up.",
     )
     rollout_server_url: str = Field("http://localhost:8000", description="The trajectory API, for serve.")
     total_steps: int = Field(1000, ge=1, description="Groups to make in process; training steps in serve.")
@@ -101,7 +102,9 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         default_factory=dict, description="Characters by tool, over the default."
     )
     system_prompt: str | None = Field(None, description="System prompt of the agent.")
-    agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature of rollouts; evaluation uses 0.")
+    agent_temperature: float = Field(
+        1.0, ge=0, description="Sampling temperature of rollouts; 0 in an evaluation with one sample an item."
+    )
     terminal_backend: str = Field(
         "auto",
         description="Where tools run: auto (bubblewrap, else docker), bubblewrap, docker, podman, ssh, singularity, "
@@ -140,11 +143,41 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     user_endpoint: APIServerConfig | None = Field(
         None, description="Endpoint of the simulated user, for environments that have one."
     )
+    rollout_retries: int = Field(
+        1, ge=0, description="How often a rollout that failed for a reason outside the model is tried again."
+    )
+    min_group_share: float = Field(
+        0.75, gt=0, le=1, description="Share of a group's rollouts that must be scored for it to be trained on."
+    )
+    max_sequence_tokens: int | None = Field(
+        None, ge=1, description="Rollouts with a longer sequence are kept out of training."
+    )
+    pass_score: float = Field(1.0, description="A rollout with at least this score has passed.")
+    item_sampler: Literal["in_order", "uniform", "by_difficulty"] = Field(
+        "uniform", description="How training items are drawn from train_items()."
+    )
+    shard: int = Field(0, ge=0, description="Which part of the stream of items this process takes.")
+    shards: int = Field(1, ge=1, description="In how many parts the stream is split.")
+    token_limit: int | None = Field(None, ge=1, description="Begin nothing new after this many tokens.")
+    spend_limit: float | None = Field(None, gt=0, description="Begin nothing new after spending this much.")
+    time_limit: float | None = Field(None, gt=0, description="Begin nothing new after this many seconds.")
+    metric_sinks: list[Literal["wandb", "trackio"]] = Field(
+        default_factory=list, description="Where metrics go besides local files: wandb, trackio."
+    )
     eval_size: int = Field(20, ge=1, description="Items of an evaluation.")
+    eval_samples: int = Field(
+        1, ge=1, description="Rollouts of each item of an evaluation; with one, at temperature 0."
+    )
     seed: int = Field(0, ge=0, description="Fixes item order, toolset sampling and the seeds of rollouts.")
 
     @model_validator(mode="after")
     def _one_way_to_choose_tools(self) -> "HermesAgentEnvConfig":
         if self.enabled_toolsets is not None and self.distribution is not None:
             raise ValueError("enabled_toolsets and distribution exclude each other; set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _a_shard_among_them(self) -> "HermesAgentEnvConfig":
+        if self.shard >= self.shards:
+            raise ValueError(f"shard counts from 0 and is less than shards, got {self.shard} of {self.shards}")
         return self

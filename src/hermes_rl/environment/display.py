@@ -3,11 +3,11 @@
 Everything here goes to standard error, so that `--json` leaves standard output to programs.
 """
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_rl.environment.metrics import Tally
@@ -30,8 +30,8 @@ def console() -> "Console":
 
 
 @contextmanager
-def progress(what: str, total: int, tally: Tally) -> Iterator[Advancing]:
-    """Show how far the work is and how it goes."""
+def progress(what: str, total: int, tally: Tally, done: int = 0) -> Iterator[Advancing]:
+    """Show how far the work is and how it goes; `done` of it were done before."""
     screen = console()
     if screen.is_terminal:
         from rich.progress import (
@@ -54,9 +54,9 @@ def progress(what: str, total: int, tally: Tally) -> Iterator[Advancing]:
             TimeRemainingColumn(),
             console=screen,
         ) as bar:
-            yield _Bar(bar, bar.add_task(what, total=total, state=""), tally)
+            yield _Bar(bar, bar.add_task(what, total=total, completed=done, state=""), tally)
     else:
-        lines = _Lines(what, total, tally)
+        lines = _Lines(what, total, tally, done)
         lines.say()
         yield lines
         lines.say()
@@ -71,9 +71,9 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, what: str, total: int, tally: Tally) -> None:
+    def __init__(self, what: str, total: int, tally: Tally, done: int) -> None:
         self._what, self._total, self._tally = what, total, tally
-        self._done, self._said_at = 0, time.monotonic()
+        self._done, self._said_at = done, time.monotonic()
 
     def advance(self) -> None:
         self._done += 1
@@ -104,31 +104,31 @@ def summary_table(title: str, tally: Tally, notes: dict[str, str]) -> None:
     table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
     table.add_row("mean score", _mean(tally.mean, tally.standard_error))
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
+    for name, values in tally.components.items():
+        table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
     for reason, count in tally.stop_reasons.most_common():
         table.add_row(f"stopped: {reason}", str(count))
     for cause, count in tally.failures.most_common():
         table.add_row(f"[red]not scored: {cause}[/red]", str(count))
+    for cause, count in tally.retried.most_common():
+        table.add_row(f"tried again: {cause}", str(count))
+    for reason, count in tally.withheld_groups.most_common():
+        table.add_row(f"groups withheld from training: {reason}", str(count))
+    for reason, count in tally.withheld_rollouts.most_common():
+        table.add_row(f"rollouts withheld from training: {reason}", str(count))
+    budget = tally.budget
+    table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
+    if budget.spent is not None:
+        table.add_row("spent", f"{budget.spent:.4f}")
     screen = console()
     screen.print(table)
+    if tally.limit:
+        onward = "; raise it and go on with --resume" if "_limit: " in tally.limit else ""
+        screen.print(f"[yellow]ended early[/yellow] by {tally.limit}{onward}", soft_wrap=True)
     for cause, message in tally.examples.items():
-        screen.print(f"[red]{cause}[/red], for instance: {_short(message)}", soft_wrap=True)
+        screen.print(f"[red]{cause}[/red], for instance: {short(message)}", soft_wrap=True)
     for name, value in notes.items():
         screen.print(f"{name}: {value}", soft_wrap=True)
-
-
-def evaluation_table(report: dict[str, Any], folder: Path) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{report['task']} · {report['model']}", title_justify="left")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for name, value in report["metrics"].items():
-        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
-    screen = console()
-    screen.print(table)
-    screen.print(
-        f"written: {folder}/metrics.json, {folder}/samples.jsonl ({report['samples']} samples)", soft_wrap=True
-    )
 
 
 def _mean(mean: float | None, error: float | None) -> str:
@@ -137,6 +137,6 @@ def _mean(mean: float | None, error: float | None) -> str:
     return f"{mean:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None else "")
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     line = " ".join(text.split())
     return (line if len(line) <= 300 else line[:300] + "…").replace("[", r"\[")

@@ -1,40 +1,60 @@
-"""Groups: the rollouts of one item run together, and what each is told before it starts.
+"""Groups: the rollouts of one item run together, what each is told before it starts, and how they are judged together.
 
-A failed rollout stays in its group without a score; it never takes the others with it. Seeds depend only on the run's
-seed, the item and the rollout's place, so a run repeats whatever order its groups end in.
+A failed rollout is tried again, then stays in its group without a score; it never takes the others with it. Seeds
+depend only on the run's seed, the draw, the item and the rollout's place, so a run repeats whatever order its groups
+end in.
 """
 
 import asyncio
 import hashlib
 import inspect
 import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from hermes_rl.environment.contract import Environment
-from hermes_rl.environment.rollouts import RolloutPlan, run_rollout
-from hermes_rl.trajectory import Group, Provenance
+from hermes_rl.environment.items import content_id
+from hermes_rl.environment.rollouts import Finished, RolloutPlan, run_rollout
+from hermes_rl.errors import Failure, VerifierError, WorldError
+from hermes_rl.rewards import bridged
+from hermes_rl.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
 from hermes_rl.version import __version__
 
 SEED_RANGE = 2**31
+# Settings that decide how a run goes and not what a rollout is; all others are in `config_hash`.
+OPERATION = frozenset(
+    "max_num_workers max_eval_workers max_num_workers_per_node steps_per_eval eval_handling eval_limit_ratio "
+    "inference_weight batch_size max_batches_offpolicy use_wandb rollout_server_url total_steps wandb_name "
+    "num_rollouts_to_keep num_rollouts_per_group_for_logging data_path_to_save_groups data_dir_to_save_evals "
+    "min_items_sent_before_logging include_messages min_batch_allocation tool_pool_size max_live_sandboxes "
+    "max_starting_sandboxes sandbox_start_timeout eval_size token_limit spend_limit time_limit metric_sinks shard "
+    "rollout_retries".split()
+)
 
 
 async def run_group(
-    env: Environment, item: Any, *, size: int, split: str = "train", temperature: float | None = None
+    env: Environment,
+    item: Any,
+    *,
+    size: int,
+    split: str = "train",
+    temperature: float | None = None,
+    draw: int | None = None,
 ) -> Group:
     """Run `size` rollouts of an item at once, all with the same tools."""
-    schemas, names = env.group_tools()
     item_id = env.item_id(item)
+    schemas, names = env.group_tools(f"{split}/{item_id}" if split == "eval" else draw)
+    draw = draw or 0
     plans = [
         RolloutPlan(
             item=item,
             item_id=item_id,
             index=index,
-            seed=rollout_seed(env.config.seed, split, item_id, index),
+            seed=rollout_seed(env.config.seed, split, item_id, index, draw),
             tool_schemas=schemas,
             valid_tool_names=names,
             temperature=env.config.agent_temperature if temperature is None else temperature,
@@ -42,44 +62,127 @@ async def run_group(
         )
         for index in range(size)
     ]
-    async with asyncio.TaskGroup() as rollouts:
-        tasks = [rollouts.create_task(run_rollout(env, plan)) for plan in plans]
+    async with asyncio.TaskGroup() as work:
+        tasks = [work.create_task(_tried(env, plan)) for plan in plans]
+    rollouts: Sequence[Rollout] = await compared(env, item, [task.result() for task in tasks])
+    withheld = None
+    if split != "eval":
+        rollouts, withheld = env.group_rules().judged(rollouts)
+    source = replace(provenance(env), image_digest=_machine(env, item))
     return Group(
         item_id=item_id,
         item=item,
-        rollouts=tuple(task.result() for task in tasks),
-        provenance=provenance(env),
+        rollouts=tuple(rollouts),
+        provenance=source,
         tools=tuple(sorted(names)),
+        tool_schemas=tuple(schemas),
         split=split,
+        id=group_id(source.config_hash, split, draw, item_id),
+        draw=draw,
+        withheld=withheld,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
 
 
-def rollout_seed(run_seed: int, split: str, item_id: str, index: int) -> int:
-    digest = hashlib.sha256(f"{run_seed}/{split}/{item_id}/{index}".encode()).digest()
+def group_id(config_hash: str, split: str, draw: int, item_id: str) -> str:
+    return content_id([config_hash, split, draw, item_id])
+
+
+def rollout_seed(run_seed: int, split: str, item_id: str, index: int, draw: int = 0) -> int:
+    digest = hashlib.sha256(f"{run_seed}/{split}/{draw}/{item_id}/{index}".encode()).digest()
     return int.from_bytes(digest[:8]) % SEED_RANGE
-
-
-def content_id(item: Any) -> str:
-    """An item's id: the hash of its canonical JSON."""
-    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    return hashlib.sha256(orjson.dumps(item, default=str, option=options)).hexdigest()[:16]
 
 
 def provenance(env: Environment) -> Provenance:
     return Provenance(
         environment=env.display_name(),
-        environment_hash=_source_hash(type(env)),
+        environment_hash=source_hash(type(env)),
         model=", ".join(sorted({config.model_name for config in env.server.configs})),
         versions={"hermes-rl": __version__, "python": platform.python_version()},
+        config_hash=config_hash(env),
+        dataset_hash=env.dataset_hash,
     )
 
 
+def config_hash(env: Environment) -> str:
+    """Names the settings that make a rollout what it is; workers, paths and limits of the run are not among them."""
+    settings = env.config.model_dump(mode="json", exclude=set(OPERATION))
+    models = sorted(config.model_name for config in env.server.configs)
+    return content_id([env.display_name(), settings, models])
+
+
 @cache
-def _source_hash(cls: type) -> str:
+def source_hash(cls: type) -> str:
     """The hash of the file that defines the environment; "" for a class that has none."""
     try:
         source = inspect.getsourcefile(cls)
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16] if source else ""
     except (OSError, TypeError):
         return ""
+
+
+async def _tried(env: Environment, plan: RolloutPlan) -> Finished:
+    """A rollout, again while its failure is worth it; what went wrong before is told in its metadata."""
+    retries = env.group_rules().retries
+    earlier: list[str] = []
+    spent = Usage()
+    while True:
+        rollout, result = await run_rollout(env, plan)
+        if not retries.again(rollout.failure, len(earlier) + 1):
+            break
+        earlier.append(str(rollout.failure))
+        spent += rollout.usage
+    if earlier:
+        told = {"earlier_failures": earlier, "earlier_usage": asdict(spent)}
+        rollout = replace(rollout, metadata={**rollout.metadata, **told})
+    return Finished(rollout, result)
+
+
+async def compared(env: Environment, item: Any, finished: Sequence[Finished]) -> list[Rollout]:
+    """The rollouts with the rewards that `compute_group_rewards` gave the scored ones, if it gave any."""
+    rollouts = [rollout for rollout, _ in finished]
+    scored = [place for place, rollout in enumerate(rollouts) if rollout.scored]
+    if not scored:
+        return rollouts
+    try:
+        with env.running():
+            given = await bridged(env.compute_group_rewards(item, [finished[place].result for place in scored]))
+        rewards = None if given is None else _one_each([validate_reward(value) for value in given], len(scored))
+    except WorldError as error:
+        return _failed(rollouts, error.failure)
+    except Exception as error:  # noqa: BLE001 (the author's code may raise anything)
+        reason = VerifierError("group_raised", f"compute_group_rewards raised {type(error).__name__}: {error}")
+        return _failed(rollouts, reason.failure)
+    for place, reward in zip(scored, rewards or (), strict=False):
+        rollouts[place] = with_reward(rollouts[place], reward)
+    return rollouts
+
+
+def with_reward(rollout: Rollout, reward: Reward) -> Rollout:
+    return replace(rollout, score=reward.score, components=reward.components, turn_scores=reward.turns)
+
+
+def _one_each(rewards: list[Reward], count: int) -> list[Reward]:
+    if len(rewards) != count:
+        raise VerifierError(
+            "group_rewards",
+            f"compute_group_rewards gave {len(rewards)} rewards for {count} results; give one each",
+        )
+    return rewards
+
+
+def _failed(rollouts: Sequence[Rollout], failure: Failure) -> list[Rollout]:
+    """Without the comparison nobody of the group has a score."""
+    return [
+        replace(rollout, score=None, failure=failure, components={}, turn_scores=()) if rollout.scored else rollout
+        for rollout in rollouts
+    ]
+
+
+def _machine(env: Environment, item: Any) -> str | None:
+    """The digest of the item's image, files and setup; None for the default machine or one that cannot be told."""
+    try:
+        spec = env.sandbox_spec(item)
+        return spec.digest if spec.image or spec.baked else None
+    except Exception:  # noqa: BLE001 (every rollout of the group has failed by it already)
+        return None

@@ -13,9 +13,12 @@ from pathlib import Path
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.seed_names import aliasing_import
 from hermes_rl.errors import ConfigError
+from hermes_rl.rewards.cpu_process import LOADED_BY
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SUFFIX = "_env"
+# The seeds' names of bundled environments.
+ALSO_KNOWN_AS = {"gsm8k_tinker": "gsm8k"}
 
 
 def bundled_folder() -> Path:
@@ -35,7 +38,8 @@ def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
     """The class behind `terminal_test`, `my_env.py` or `my_env.py:MyEnv`; ConfigError says what was looked for."""
     place, _, class_name = reference.partition(":")
     bundled = bundled_environments()
-    path = bundled.get(place.removesuffix(SUFFIX)) or Path(place)
+    name = place.removesuffix(SUFFIX)
+    path = bundled.get(ALSO_KNOWN_AS.get(name, name)) or Path(place)
     if path.suffix != ".py" or not path.is_file():
         raise ConfigError(
             f"no environment {place!r}: it is neither a Python file nor one of the bundled ones "
@@ -61,6 +65,7 @@ def environment_classes(path: Path) -> dict[str, type[HermesAgentBaseEnv]]:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be loaded as a Python file")
     module = importlib.util.module_from_spec(spec)
+    vars(module)[LOADED_BY] = f"{__name__}:{environment_classes.__name__}"
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": aliasing_import()}
     # Pydantic and dataclasses look a class's module up by its name to resolve annotations.
     sys.modules[module_name] = module

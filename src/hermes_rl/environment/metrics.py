@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_rl.environment.budget import Budget
 from hermes_rl.trajectory import Group, Rollout
 
 
@@ -25,10 +26,18 @@ class Tally:
     stop_reasons: Counter[str] = field(default_factory=Counter)
     tool_calls: int = 0
     tool_errors: int = 0
-    completion_tokens: int = 0
+    components: dict[str, list[float]] = field(default_factory=dict)
+    withheld_groups: Counter[str] = field(default_factory=Counter)
+    withheld_rollouts: Counter[str] = field(default_factory=Counter)
+    retried: Counter[str] = field(default_factory=Counter)
+    budget: Budget = field(default_factory=Budget)
+    limit: str | None = None
+    """Which limit ended the run early, in words."""
 
     def add(self, group: Group) -> None:
         self.groups += 1
+        if group.withheld is not None:
+            self.withheld_groups[group.withheld] += 1
         self.add_rollouts(group.rollouts)
 
     def add_rollouts(self, rollouts: Iterable[Rollout]) -> None:
@@ -36,7 +45,12 @@ class Tally:
             self.rollouts += 1
             self.tool_calls += len(rollout.tool_uses)
             self.tool_errors += sum(use.error is not None for use in rollout.tool_uses)
-            self.completion_tokens += rollout.usage.completion_tokens or 0
+            self.budget.add([rollout])
+            self.retried.update(rollout.metadata.get("earlier_failures", ()))
+            if rollout.withheld is not None:
+                self.withheld_rollouts[rollout.withheld] += 1
+            for name, value in rollout.components.items():
+                self.components.setdefault(name, []).append(value)
             if rollout.failure is not None:
                 cause = str(rollout.failure)
                 self.failures[cause] += 1
@@ -52,8 +66,11 @@ class Tally:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean, taking rollouts as independent; None with fewer than two scores."""
-        return statistics.stdev(self.scores) / len(self.scores) ** 0.5 if len(self.scores) > 1 else None
+        """Of the mean, taking rollouts as independent; None with fewer than two scores, or too great ones."""
+        try:
+            return statistics.stdev(self.scores) / len(self.scores) ** 0.5 if len(self.scores) > 1 else None
+        except OverflowError:
+            return None
 
     def summary(self) -> dict[str, Any]:
         """The tally as JSON."""
@@ -68,5 +85,12 @@ class Tally:
             "failure_examples": self.examples,
             "tool_calls": self.tool_calls,
             "tool_errors": self.tool_errors,
-            "completion_tokens": self.completion_tokens,
+            "components": {name: statistics.fmean(values) for name, values in self.components.items()},
+            "withheld_groups": dict(self.withheld_groups),
+            "withheld_rollouts": dict(self.withheld_rollouts),
+            "retried": dict(self.retried),
+            "prompt_tokens": self.budget.prompt_tokens,
+            "completion_tokens": self.budget.completion_tokens,
+            "spent": self.budget.spent,
+            "limit": self.limit,
         }

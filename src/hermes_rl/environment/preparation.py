@@ -4,10 +4,9 @@ Needs no model. Equal content is prepared once; one spec that fails does not sto
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from hermes_rl.environment.base import HermesAgentBaseEnv, seeded
 from hermes_rl.errors import ConfigError, HermesRLError
@@ -17,7 +16,7 @@ from hermes_rl.sandbox import Backend, SandboxSpec, open_backends
 
 AT_ONCE = 4
 # An environment must have an endpoint; this one is never asked.
-NO_MODEL = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none")
+NO_MODEL = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none", health_check=False)
 
 
 @dataclass(slots=True)
@@ -34,9 +33,10 @@ async def opened_for_preparation(env: HermesAgentBaseEnv) -> AsyncIterator[Seque
     """The environment set up as a run would, with its backends, but with neither a model nor tools."""
     backends = await open_backends(env.config.terminal_backend, env.config.sandbox_settings)
     try:
-        with seeded(env.config.seed):
-            await bridged(env.setup())
-        yield backends
+        async with env.holding():
+            with seeded(env.config.seed):
+                await bridged(env.setup())
+            yield backends
     finally:
         await env.server.close()
         for backend in backends:
@@ -45,8 +45,8 @@ async def opened_for_preparation(env: HermesAgentBaseEnv) -> AsyncIterator[Seque
 
 def specs_to_prepare(env: HermesAgentBaseEnv) -> list[SandboxSpec]:
     """One spec for each distinct content that the environment's items ask for."""
-    train_items: Callable[[], Iterable[Any]] | None = getattr(env, "train_items", None)
-    items = list(train_items() if train_items is not None else env.eval_items())
+    train_items = env.train_items()
+    items = [*(train_items or ()), *env.eval_items()]
     specs = [env.sandbox_spec(item) for item in items]
     if train_items is None and not _depends_on_the_item(env):
         specs.append(env.sandbox_spec(None))
@@ -63,7 +63,7 @@ def specs_to_prepare(env: HermesAgentBaseEnv) -> list[SandboxSpec]:
 
 def leaves_training_out(env: HermesAgentBaseEnv) -> bool:
     """Whether the machines of training items cannot be known ahead."""
-    return getattr(env, "train_items", None) is None and _depends_on_the_item(env)
+    return env.train_items() is None and _depends_on_the_item(env)
 
 
 async def prepare_environment(

@@ -1,6 +1,6 @@
 """One rollout, from item to score: prompt, agent loop, end of the policy's processes, reward, sandbox closed.
 
-`run_rollout` gives a Rollout for anything that happens, with a score or with a Failure; only cancellation passes
+`run_rollout` gives a rollout for anything that happens, with a score or with a Failure; only cancellation passes
 through, and the sandbox is closed then too.
 """
 
@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes_rl.agent import AgentLimits, AgentResult, HermesAgentLoop, ResultBudget
 from hermes_rl.environment.config import HermesAgentEnvConfig
@@ -19,7 +19,7 @@ from hermes_rl.errors import AuthorError, ConfigError, DeadlineError, Failure, V
 from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.sandbox import SandboxSpec, settled
 from hermes_rl.tools import ToolSession
-from hermes_rl.trajectory import Rollout, Span, Timing, validate_score
+from hermes_rl.trajectory import Reward, Rollout, Span, Timing, validate_reward
 
 # Beyond the longest time a tool may take by itself, before it counts as hanging.
 TOOL_GRACE = 300.0
@@ -41,21 +41,28 @@ class RolloutPlan:
     split: str
 
 
-async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
+class Finished(NamedTuple):
+    """A rollout for the record, and the result its reward saw."""
+
+    rollout: Rollout
+    result: AgentResult
+
+
+async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
     task_id = str(uuid.uuid4())
     session = env.tools.session(task_id)
     result = AgentResult(messages=[])
-    score: float | None = None
+    reward: Reward | None = None
     failure: Failure | None = None
     deadline = asyncio.timeout(env.config.worker_timeout)
     try:
         async with deadline:
-            session.spec = _spec(env, plan.item)
+            session.spec = spec_for(env, plan.item)
             loop = _agent_loop(env, plan, task_id, session)
             result = loop.result
             await loop.run(await _prompt(env, plan.item))
             await session.end_policy()
-            score = await _score(env, plan.item, result, task_id, session)
+            reward = result.reward = await reward_for(env, plan.item, result, task_id, session)
     except TimeoutError as error:
         if not deadline.expired():
             failure = failure_of(error)
@@ -67,12 +74,14 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
         failure = failure_of(error)
     finally:
         await asyncio.shield(env.tools.close_session(task_id))
-    return Rollout(
+    rollout = Rollout(
         item_id=plan.item_id,
         index=plan.index,
         seed=plan.seed,
         messages=result.messages,
-        score=score,
+        score=reward.score if reward else None,
+        components=reward.components if reward else {},
+        turn_scores=reward.turns if reward else (),
         stop_reason=result.stop_reason,
         failure=failure,
         turns_used=result.turns_used,
@@ -80,8 +89,9 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Rollout:
         usage=result.usage,
         timings=_in_order((*result.timings, *session.timings)),
         seconds=round(time.monotonic() - session.started_at, 6),
-        metadata={"task_id": task_id, "tool_errors": len(result.tool_errors)},
+        metadata={"task_id": task_id, "tool_errors": len(result.tool_errors), "prompt_length": result.prompt_length},
     )
+    return Finished(rollout, result)
 
 
 def _in_order(timings: Iterable[Timing]) -> tuple[Timing, ...]:
@@ -131,7 +141,7 @@ def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> 
 
 async def _next_user_message(env: Environment, item: Any, messages: list[dict[str, Any]]) -> str | None:
     try:
-        with env.tools.running():
+        with env.running():
             return await bridged(env.next_user_message(item, messages))
     except WorldError:
         raise
@@ -139,7 +149,7 @@ async def _next_user_message(env: Environment, item: Any, messages: list[dict[st
         raise AuthorError("user", f"next_user_message raised {type(error).__name__}: {error}") from error
 
 
-def _spec(env: Environment, item: Any) -> SandboxSpec:
+def spec_for(env: Environment, item: Any) -> SandboxSpec:
     """The item's machine; AuthorError when it cannot be told or the backend cannot hold it."""
     pool = env.tools.pool
     try:
@@ -159,15 +169,17 @@ async def _prompt(env: Environment, item: Any) -> list[dict[str, Any]]:
         raise AuthorError("prompt", f"making the prompt raised {type(error).__name__}: {error}") from error
 
 
-async def _score(env: Environment, item: Any, result: AgentResult, task_id: str, session: ToolSession) -> float:
+async def reward_for(env: Environment, item: Any, result: AgentResult, task_id: str, session: ToolSession) -> Reward:
+    """What `compute_reward` gives; a WorldError for anything else."""
+
     async def ask() -> object:
         answer: object = env.compute_reward(item, result, ToolContext(task_id))
         return await answer if inspect.isawaitable(answer) else answer
 
     began = time.monotonic()
     try:
-        with env.tools.running():
-            return validate_score(await bridged(ask()))
+        with env.running():
+            return validate_reward(await bridged(ask()))
     except WorldError:
         raise
     except Exception as error:

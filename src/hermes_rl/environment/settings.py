@@ -116,7 +116,7 @@ def _known(values: Mapping[str, Any], model: type[BaseModel], where: str) -> dic
 
 def _merged(base: Model, over: Mapping[str, Any], section: str) -> Model:
     try:
-        return type(base).model_validate(base.model_dump() | dict(over))
+        return type(base).model_validate(base.model_dump(exclude_unset=True) | dict(over))
     except ValidationError as error:
         problems = "; ".join(_problem(section, problem) for problem in error.errors())
         raise ConfigError(problems) from None

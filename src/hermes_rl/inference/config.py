@@ -47,6 +47,8 @@ class APIServerConfig(ServerBaseline):
         True, description="Wait until the endpoint answers before the first rollout; false for hosted APIs."
     )
     ready_timeout: float = Field(60, gt=0, description="Seconds to wait for that before giving up.")
+    prompt_price: float | None = Field(None, ge=0, description="Price of a million prompt tokens, to count spending.")
+    completion_price: float | None = Field(None, ge=0, description="Price of a million completion tokens.")
     n_kwarg_is_ignored: bool = Field(False, description="The endpoint ignores n; ask once for each completion.")
 
     @field_validator("base_url")

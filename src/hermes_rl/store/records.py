@@ -26,7 +26,7 @@ from hermes_rl.trajectory import (
     Usage,
 )
 
-FORMAT = "hermes-rl/group/1"
+FORMAT = "hermes-rl/group/2"
 TAIL = 65_536
 
 
@@ -34,11 +34,15 @@ def record_of(group: Group) -> dict[str, Any]:
     """The group as its JSON record."""
     return {
         "format": FORMAT,
+        "id": group.id,
+        "draw": group.draw,
         "item_id": group.item_id,
         "item": group.item,
         "split": group.split,
         "created_at": group.created_at,
         "tools": list(group.tools),
+        "tool_schemas": list(group.tool_schemas),
+        "withheld": group.withheld,
         "provenance": asdict(group.provenance),
         "rollouts": [rollout_record(rollout) for rollout in group.rollouts],
         **atropos_columns(group),
@@ -63,6 +67,7 @@ def rollout_record(rollout: Rollout) -> dict[str, Any]:
         "timings": [timing._asdict() for timing in rollout.timings],
         "seconds": rollout.seconds,
         "sequences": [_sequence_record(sequence) for sequence in rollout.sequences],
+        "withheld": rollout.withheld,
         "metadata": dict(rollout.metadata),
     }
 
@@ -100,7 +105,11 @@ def group_of(record: Mapping[str, Any]) -> Group:
         item=record["item"],
         split=record["split"],
         created_at=record["created_at"],
+        id=record["id"],
+        draw=record["draw"],
+        withheld=record["withheld"],
         tools=tuple(record["tools"]),
+        tool_schemas=tuple(record["tool_schemas"]),
         provenance=Provenance(**record["provenance"]),
         rollouts=tuple(rollout_of(rollout) for rollout in record["rollouts"]),
         overrides=record["group_overrides"],
@@ -128,6 +137,7 @@ def rollout_of(record: Mapping[str, Any]) -> Rollout:
         ),
         seconds=record["seconds"],
         sequences=tuple(_sequence_of(sequence) for sequence in record["sequences"]),
+        withheld=record["withheld"],
         metadata=record["metadata"],
     )
 

@@ -7,18 +7,20 @@ over the channel of a warden that the policy never met. Whatever fails here besi
 
 import posixpath
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO
+from typing import IO, TypeVar
 
 from hermes_rl.errors import SandboxError, VerifierError
 from hermes_rl.sandbox import AGENT, Command, Sandbox, SandboxSpec
 from hermes_rl.sandbox.protocol import OUR_ENV
 from hermes_rl.tools import ToolSession
 from hermes_rl.tools.files import in_sandbox
+
+T = TypeVar("T")
 
 ARTIFACTS = "artifacts"
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
@@ -65,6 +67,10 @@ class _Artifact:
     is_directory: bool
 
 
+Judging = Callable[[Sandbox, Mapping[str, str]], Awaitable[T]]
+"""What is done in the verification's sandbox once artifacts and files are there; the mapping is its environment."""
+
+
 async def verify(
     session: ToolSession,
     command: str,
@@ -75,24 +81,56 @@ async def verify(
     timeout: float,
     max_artifact_bytes: int = MAX_ARTIFACT_BYTES,
 ) -> Verdict:
-    """Judge a rollout's artifacts in a sandbox of their own; VerifierError when that cannot be done."""
+    """Judge a rollout's artifacts by one command; VerifierError when that cannot be done."""
+
+    async def judge(sandbox: Sandbox, env: Mapping[str, str]) -> Verdict:
+        result = await sandbox.exec(command, env=env, timeout=timeout)
+        return Verdict(
+            result.exit_code,
+            result.stdout.decode(errors="replace"),
+            result.stderr.decode(errors="replace"),
+            timed_out=result.timed_out,
+        )
+
+    try:
+        return await judged_apart(
+            session, judge, files=files, artifacts=artifacts, image=image, max_artifact_bytes=max_artifact_bytes
+        )
+    except ArtifactError as error:
+        return Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
+
+
+async def judged_apart(
+    session: ToolSession,
+    judge: Judging[T],
+    *,
+    files: Mapping[str, bytes | str | Path],
+    artifacts: Iterable[str],
+    image: str | None,
+    max_artifact_bytes: int = MAX_ARTIFACT_BYTES,
+) -> T:
+    """What `judge` says of a rollout's artifacts in a sandbox of their own, tried twice if that sandbox fails.
+
+    ArtifactError when one cannot be had; VerifierError when the sandbox fails again.
+    """
     await session.end_policy()
     # Also what its code has left running when a verifier ran that in its sandbox.
     await (await session.sandbox()).end_processes()
     with ExitStack() as opened:
-        try:
-            exported = [
-                await _export(await session.sandbox(), name, max_artifact_bytes, opened)
-                for name in ([artifacts] if isinstance(artifacts, str) else artifacts)
-            ]
-        except ArtifactError as error:
-            return Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
+        exported = [
+            await _export(await session.sandbox(), name, max_artifact_bytes, opened)
+            for name in ([artifacts] if isinstance(artifacts, str) else artifacts)
+        ]
         spec = _spec(session.spec or SandboxSpec(), image, network_off=session.pool.capabilities.network_off)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await _judge(session, spec, command, files, exported, timeout)
-            except ArtifactError as error:
-                return Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
+                async with session.pool.sandbox(spec, verifying=True) as sandbox:
+                    room = f"{sandbox.workspace}/{ARTIFACTS}"
+                    for artifact in exported:
+                        await _import(sandbox, artifact, f"{room}/{artifact.place}")
+                    for name, content in files.items():
+                        await _place(sandbox, in_sandbox(sandbox, name), content)
+                    return await judge(sandbox, {"ARTIFACTS": room})
             except SandboxError as error:
                 if attempt == _ATTEMPTS:
                     raise VerifierError(f"sandbox_{error.cause}", f"the verification's sandbox: {error}") from error
@@ -132,29 +170,6 @@ async def _export(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) ->
         said = result.stderr.decode(errors="replace").strip()[:500]
         raise ArtifactError(f"artifact {name} could not be read: {said or f'exit code {result.exit_code}'}")
     return _Artifact(place, data, is_directory)
-
-
-async def _judge(
-    session: ToolSession,
-    spec: SandboxSpec,
-    command: str,
-    files: Mapping[str, bytes | str | Path],
-    artifacts: Iterable[_Artifact],
-    timeout: float,
-) -> Verdict:
-    async with session.pool.sandbox(spec, verifying=True) as sandbox:
-        room = f"{sandbox.workspace}/{ARTIFACTS}"
-        for artifact in artifacts:
-            await _import(sandbox, artifact, f"{room}/{artifact.place}")
-        for name, content in files.items():
-            await _place(sandbox, in_sandbox(sandbox, name), content)
-        result = await sandbox.exec(command, env={"ARTIFACTS": room}, timeout=timeout)
-    return Verdict(
-        result.exit_code,
-        result.stdout.decode(errors="replace"),
-        result.stderr.decode(errors="replace"),
-        timed_out=result.timed_out,
-    )
 
 
 async def _import(sandbox: Sandbox, artifact: _Artifact, path: str) -> None:

@@ -9,7 +9,17 @@ from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.loader import load_environment
 
 
-class EnvironmentVerb(click.Command):
+class LateVerb(click.Command):
+    """A verb whose options are known only once its first argument is; all it is given is kept for `invoke`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            ctx.args = args
+            return args
+        return super().parse_args(ctx, args)
+
+
+class EnvironmentVerb(LateVerb):
     """`command` makes the click command once the environment is known."""
 
     def __init__(
@@ -17,12 +27,6 @@ class EnvironmentVerb(click.Command):
     ) -> None:
         super().__init__(name, **settings)
         self._command = command
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and not args[0].startswith("-"):
-            ctx.args = args
-            return args
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> int:
         if not ctx.args:

@@ -9,8 +9,15 @@ from functools import partial
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.cli.compare import compare
 from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.export import export
+from hermes_rl.cli.init import init
+from hermes_rl.cli.replay import replay
+from hermes_rl.cli.report import report
+from hermes_rl.cli.rescore import rescore
 from hermes_rl.cli.sandbox import sandbox
+from hermes_rl.cli.validate import validate
 from hermes_rl.environment.command import MODES, mode_command, run_click
 from hermes_rl.environment.loader import bundled_environments, load_environment
 from hermes_rl.version import __version__
@@ -44,7 +51,8 @@ for _mode, _help in MODES.items():
     )
 
 
-hermes_rl.add_command(sandbox)
+for _verb in (init, validate, compare, rescore, replay, export, report, sandbox):
+    hermes_rl.add_command(_verb)
 
 
 @hermes_rl.group()

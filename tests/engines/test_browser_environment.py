@@ -39,7 +39,7 @@ def test_a_reward_sees_the_page_the_agent_left_open() -> None:
             settings = {"browser": {"executable": "chromium", "allowed_hosts": ["127.0.0.1"]}}
             async with opened(TreasureEnv, model, group_size=2, tool_settings=settings) as env:
                 env.site = f"{site.url}/"
-                group = await env.collect_group(await env.next_item())
+                group = await env.collect_group(await env.get_next_item())
                 return [rollout.score for rollout in group.rollouts]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -275,7 +275,7 @@ async def test_an_endpoint_that_breaks_leaves_the_rollout_unscored() -> None:
         ScriptedModel(in_order(Calls([make]), then=Calls([call]))) as model,
     ):
         settings = {"vision": {"base_url": seeing.base_url, "model_name": "eyes", "max_retries": 0}}
-        async with opened(VisionEnv, model, tool_settings=settings) as env:
+        async with opened(VisionEnv, model, tool_settings=settings, rollout_retries=0) as env:
             group = await run_group(env, {"number": 7}, size=1)
     assert [str(rollout.failure) for rollout in group.rollouts] == ["tool/http_500"]
     assert not group.scored

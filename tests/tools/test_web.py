@@ -1,6 +1,7 @@
 """The web toolset over a corpus and over pages on loopback."""
 
 import asyncio
+import gzip
 import json
 import math
 import random
@@ -227,6 +228,19 @@ def test_a_corpus_line_that_cannot_be_used_is_named(tmp_path: Path, line: str, p
     path.write_text('{"url": "https://first.test/", "title": "", "text": ""}\n' + line + "\n")
     with pytest.raises(ConfigError, match=problem):
         read_corpus(path)
+
+
+def test_a_compressed_corpus_is_read_as_the_plain_one(tmp_path: Path) -> None:
+    line = b'{"url": "https://first.test/", "title": "First", "text": "one"}\n'
+    (tmp_path / "pages.jsonl.gz").write_bytes(gzip.compress(line))
+    assert read_corpus(tmp_path / "pages.jsonl.gz").pages == (Page("https://first.test/", "First", "one"),)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"x" * 1000)[:-20], b"\x1f\x8b\x08" + b"\x07" * 40])
+def test_a_compressed_corpus_that_is_broken_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "pages.jsonl.gz").write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_corpus(tmp_path / "pages.jsonl.gz")
 
 
 # --- at start ---
@@ -531,7 +545,7 @@ async def test_a_reward_searches_and_reads_without_await(large_corpus: Path) -> 
         ScriptedModel(searcher) as model,
         opened(KeeperEnv, model, group_size=3, tool_settings=settings, terminal_backend="local") as env,
     ):
-        group = await env.collect_group(await env.next_item())
+        group = await env.collect_group(await env.get_next_item())
     assert [rollout.score for rollout in group.rollouts] == [1.0, 1.0, 1.0]
 
 

@@ -1,9 +1,12 @@
 """A corpus: pages on this machine that stand for the web, read once and never changed.
 
-Either a JSONL file of {"url", "title", "text"}, or a folder of text, Markdown and HTML files, whose addresses are
-`https://corpus.test/` and their path in it. The order of pages is that of the file, or of the sorted paths.
+Either a JSONL file of {"url", "title", "text"}, which may be compressed (.gz), or a folder of text, Markdown and HTML
+files, whose addresses are `https://corpus.test/` and their path in it. The order of pages is that of the file, or of
+the sorted paths.
 """
 
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +45,7 @@ def read_corpus(path: Path) -> Corpus:
     """The pages of a file or folder; ConfigError with the place of whatever cannot be read."""
     try:
         pages = list(_pages_of_folder(path) if path.is_dir() else _pages_of_jsonl(path))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"tool_settings.web.corpus: {path} cannot be read: {error}") from None
     if not pages:
         raise ConfigError(
@@ -54,7 +57,7 @@ def read_corpus(path: Path) -> Corpus:
 
 def _pages_of_jsonl(path: Path) -> Iterator[Page]:
     seen: dict[str, int] = {}
-    with path.open("rb") as lines:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

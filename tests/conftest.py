@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from hermes_rl.sandbox import cgroups
@@ -14,6 +15,11 @@ from hermes_rl.sandbox.reaper import reap
 
 # Environments that ask a hub for their dataset first: its library would try for 20 seconds where there is none.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# The same examples in every CI run, so that it tells of the change it is run for; elsewhere new ones each time.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 PARTS = {
     "parts",

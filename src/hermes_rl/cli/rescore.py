@@ -12,11 +12,12 @@ from hermes_rl.cli.recorded_verb import RecordedVerb
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.command import on_a_loop, section_options, section_values
 from hermes_rl.environment.display import console
-from hermes_rl.environment.preparation import NO_MODEL
+from hermes_rl.environment.preparation import without_waiting
 from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
 from hermes_rl.environment.settings import defaults, resolve
 from hermes_rl.errors import ConfigError
 from hermes_rl.store import RecordWriter, read_groups, record_of
+from hermes_rl.store.export import count_lines
 from hermes_rl.trajectory import Group
 
 HELP = """Score recorded rollouts again after a change of the reward, without a model.
@@ -52,9 +53,7 @@ def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.
             if not overwrite or target.samefile(path):
                 raise ConfigError(f"{target} exists; pass --overwrite, or another --output")
             target.unlink()
-        env = environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL])
-        for endpoint in env.server.configs:
-            endpoint.health_check = False
+        env = environment(settings.env, without_waiting(settings.endpoints))
         began = time.monotonic()
         moved = on_a_loop(_rescore(env, path, target, Source(source)))
         seconds = time.monotonic() - began
@@ -74,7 +73,7 @@ rescore = RecordedVerb("rescore", rescore_command, help=HELP)
 
 async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: Source) -> Moved:
     moved = Moved()
-    total = sum(1 for _ in path.open("rb"))
+    total = count_lines(path)
     async with env.opened():
         with RecordWriter(target) as writer, progress("rescore", total) as shown:
             done = 0

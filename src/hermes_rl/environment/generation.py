@@ -9,14 +9,13 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from hermes_rl import jsontext
 from hermes_rl.environment.budget import Budget
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.groups import provenance
 from hermes_rl.environment.items import Draw
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store import RecordWriter, only_writer, read_groups, record_of
+from hermes_rl.store import RecordWriter, only_writer, read_groups, record_of, write_document
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.trajectory import Group, Provenance
 
@@ -97,9 +96,7 @@ def _store_split(env: Environment, path: Path) -> None:
         "dataset_hash": env.dataset_hash,
         "held_out": sorted(env.held_out_ids),
     }
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(jsontext.dumps(split) + b"\n")
-    part.replace(path)
+    write_document(path, split)
 
 
 def groups_at_once(env: Environment) -> int:
@@ -124,13 +121,18 @@ def must_match(theirs: Provenance, own: Provenance, path: Path, anew: str) -> No
             )
 
 
-async def _keep(env: Environment, group: Group, writer: RecordWriter, tally: Tally) -> None:
+def append_group(writer: RecordWriter, group: Group) -> None:
+    """Write a group; HermesRLError that says how to go on when the disk refuses it."""
     try:
         writer.write(record_of(group))
     except OSError as error:
         raise HermesRLError(
             f"{writer.path} cannot be written: {error.strerror}; make room for it and go on with --resume"
         ) from error
+
+
+async def _keep(env: Environment, group: Group, writer: RecordWriter, tally: Tally) -> None:
+    append_group(writer, group)
     tally.add(group)
     env.pass_rates.add(group)
     env.note_tool_errors(group)

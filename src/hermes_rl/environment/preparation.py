@@ -16,7 +16,18 @@ from hermes_rl.sandbox import Backend, SandboxSpec, open_backends
 
 AT_ONCE = 4
 # An environment must have an endpoint; this one is never asked.
-NO_MODEL = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none", health_check=False)
+NO_MODEL = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none", health_check=False, max_retries=0)
+
+
+def without_waiting(endpoints: Sequence[APIServerConfig]) -> list[APIServerConfig]:
+    """Nobody waits for a model, as the policy is a script or a record; but a reward may ask one."""
+    usable = [one.model_copy(update={"health_check": False}) for one in endpoints if one.base_url]
+    try:
+        for endpoint in usable:
+            endpoint.resolved_key()
+    except ConfigError:
+        usable = []
+    return usable or [NO_MODEL]
 
 
 @dataclass(slots=True)

@@ -185,6 +185,13 @@ class RecordWriter:
         self.close()
 
 
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file of one object so that a reader sees the old one or the new one."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(jsontext.dumps(document) + b"\n")
+    part.replace(path)
+
+
 def read_groups(path: Path) -> Iterator[Group]:
     """The groups of a JSONL file, one at a time; a torn last line ends the reading.
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hermes_rl import jsontext
 from hermes_rl.environment.budget import Budget
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.display import console
@@ -21,13 +20,12 @@ from hermes_rl.environment.evaluation.folder import GROUPS, METRICS, SAMPLES, fo
 from hermes_rl.environment.evaluation.measuring import Evaluation
 from hermes_rl.environment.evaluation.samples import Samples
 from hermes_rl.environment.evaluation.table import evaluation_table
-from hermes_rl.environment.generation import must_match
+from hermes_rl.environment.generation import append_group, must_match
 from hermes_rl.environment.groups import OPERATION, provenance, run_group
 from hermes_rl.environment.items import content_id
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store import RecordWriter, read_groups, record_of
-from hermes_rl.trajectory import Group
+from hermes_rl.errors import ConfigError
+from hermes_rl.store import RecordWriter, read_groups, write_document
 
 GREEDY = 0.0
 ANEW = "without --resume, or in another --env.data_dir_to_save_evals"
@@ -127,7 +125,7 @@ async def _run_missing(env: Environment, items: Mapping[str, Any], path: Path, e
                 group = await run_group(
                     env, item, size=config.eval_samples, split="eval", temperature=evaluation.temperature
                 )
-                _keep(writer, group)
+                append_group(writer, group)
                 evaluation.add(group)
                 progress.advance()
             except Exception as error:  # noqa: BLE001 (whatever it is, the items in flight are kept)
@@ -144,15 +142,6 @@ async def _run_missing(env: Environment, items: Mapping[str, Any], path: Path, e
                 groups.create_task(one(item))
     if errors:
         raise errors[0]
-
-
-def _keep(writer: RecordWriter, group: Group) -> None:
-    try:
-        writer.write(record_of(group))
-    except OSError as error:
-        raise HermesRLError(
-            f"{writer.path} cannot be written: {error.strerror}; make room for it and go on with --resume"
-        ) from error
 
 
 def _count_finished(env: Environment, path: Path, evaluation: Evaluation) -> None:
@@ -224,14 +213,7 @@ async def _write(
             # Training may run beside it, and samples may be gigabytes.
             await asyncio.sleep(0)
     part.replace(folder / SAMPLES)
-    _replace(folder / METRICS, jsontext.dumps(report) + b"\n")
+    write_document(folder / METRICS, report)
     env.last_evaluation = {**report, "folder": str(folder)}
     if verbose:
         evaluation_table(report, folder)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)

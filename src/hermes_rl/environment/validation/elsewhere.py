@@ -9,18 +9,15 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from hermes_rl import jsontext
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.loader import load_environment
-from hermes_rl.environment.preparation import NO_MODEL
+from hermes_rl.environment.preparation import without_waiting
 from hermes_rl.environment.settings import defaults
 from hermes_rl.environment.validation.inventory import Outline, take_inventory
-from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig
 
 # A setup that takes longer is run again in this process, where nobody hurries it.
 LONGEST = 120.0
@@ -51,17 +48,6 @@ async def outline_elsewhere(environment: type[HermesAgentBaseEnv], config: Herme
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def without_waiting(endpoints: Sequence[APIServerConfig]) -> list[APIServerConfig]:
-    """The policy is a script, so nobody waits for a model; but a reward may ask one."""
-    usable = [one.model_copy(update={"health_check": False}) for one in endpoints if one.base_url]
-    try:
-        for endpoint in usable:
-            endpoint.resolved_key()
-    except ConfigError:
-        usable = []
-    return usable or [NO_MODEL.model_copy(update={"health_check": False, "max_retries": 0})]
 
 
 async def _outline(reference: str, config: object) -> Outline:

@@ -16,11 +16,12 @@ from typing import Any
 from hermes_rl.agent import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.contract import Environment
+from hermes_rl.environment.preparation import without_waiting
 from hermes_rl.environment.settings import Settings, resolve
 from hermes_rl.environment.steps import Step, run_script, spoken
 from hermes_rl.environment.validation.cheats import Script, our_cheats
 from hermes_rl.environment.validation.comparison import comparison_finding
-from hermes_rl.environment.validation.elsewhere import outline_elsewhere, without_waiting
+from hermes_rl.environment.validation.elsewhere import outline_elsewhere
 from hermes_rl.environment.validation.inventory import (
     HookError,
     Item,

@@ -1,7 +1,8 @@
-"""Talking to the model: endpoints, their choice, retries and answers. Chat mode today; exact tokens come beside it."""
+"""Talking to the model: endpoints, their choice, retries and answers, in chat mode or over exact tokens."""
 
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline, ServerType
+from hermes_rl.inference.managed_server import ManagedServer, SequenceNode
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "ChatCompletion",
     "ChatMessage",
     "Choice",
+    "ManagedServer",
     "RetryPolicy",
+    "SequenceNode",
     "ServerBaseline",
     "ServerManager",
     "ServerType",

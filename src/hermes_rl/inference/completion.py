@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from hermes_rl.errors import EndpointError
 from hermes_rl.messages import ToolCall, content_text
+from hermes_rl.parsers import BrokenCall
 from hermes_rl.trajectory import Usage
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
@@ -15,7 +16,8 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 class ChatMessage(NamedTuple):
     """What the model said. `content` is text or None; `reasoning_content` is its thinking, wherever it was put.
 
-    `reasoning_fields` are the fields it came in: an endpoint wants them back as it gave them.
+    `reasoning_fields` are the fields it came in: an endpoint wants them back as it gave them. `broken_calls` are those
+    a server that reads calls itself could not read.
     """
 
     role: str
@@ -23,6 +25,7 @@ class ChatMessage(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning_content: str | None = None
     reasoning_fields: Mapping[str, Any] = MappingProxyType({})
+    broken_calls: tuple[BrokenCall, ...] = ()
 
 
 @dataclass(slots=True)

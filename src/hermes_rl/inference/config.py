@@ -1,6 +1,7 @@
 """How to reach a model: the `openai` section of the configuration, with the seeds' and Atropos' names and defaults."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
@@ -31,9 +32,15 @@ class ServerBaseline(BaseModel):
     model_name: str = Field("default", description="Name of the model, as the endpoint knows it.")
     rolling_buffer_length: int = Field(1000, ge=1, description="Requests that latency figures are taken over.")
     server_type: ServerType = Field(
-        ServerType.OPENAI, description="openai for any OpenAI-compatible API; vllm or sglang for your own server."
+        ServerType.OPENAI,
+        description="openai for any OpenAI-compatible API; vllm or sglang for your own server, with exact tokens.",
     )
     tokenizer_name: str = Field("none", description="Tokenizer of this model; 'none' means the model's own name.")
+    logprobs_mode: Literal["raw", "processed"] | None = Field(
+        None,
+        description="Whether the server's logprobs are the model's own or those after temperature and filters, "
+        "if it was started otherwise than its engine does by default (vLLM: --logprobs-mode).",
+    )
 
 
 class APIServerConfig(ServerBaseline):

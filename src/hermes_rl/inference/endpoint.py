@@ -27,7 +27,7 @@ LARGE_BODY = 2**20
 # How vLLM, llama.cpp, SGLang and the hosted APIs say that a conversation is too long; there is no agreed code.
 CONTEXT_FULL = re.compile(
     r"context[ _](length|size|window)|maximum (context|model) len|prompt is too long|too many tokens"
-    r"|longer than the model",
+    r"|longer than the (model|maximum model)|max_tokens must be at least 1, got",
     re.IGNORECASE,
 )
 
@@ -38,7 +38,10 @@ class Endpoint:
             raise ValueError("an endpoint needs a base_url")
         self.config = config
         self.base_url = config.base_url.rstrip("/")
+        self.root = self.base_url.removesuffix("/v1")
         self.in_flight = 0
+        self.absent_routes = 0
+        """How many of its engine's token routes it was found not to have, the best first."""
         self.context_tokens: int | None = None
         self._session = session
         self._headers = {"Content-Type": "application/json"}
@@ -51,14 +54,19 @@ class Endpoint:
             "eval": asyncio.Semaphore(config.num_requests_for_eval),
         }
 
-    async def post(self, path: str, body: Mapping[str, Any], *, split: str, timeout: float) -> Any:
-        """The decoded answer to one request, in `timeout` seconds at most, waiting for a slot included."""
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, split: str, timeout: float, at_root: bool = False
+    ) -> Any:
+        """The decoded answer to one request, in `timeout` seconds at most, waiting for a slot included.
+
+        `at_root`: the path is the server's own, beside the API and not below it.
+        """
         self.in_flight += 1
         deadline = Deadline()
         deadline.begin(timeout)
         try:
             async with self._slots[split]:
-                return await self._exchange("POST", path, body)
+                return await self._exchange("POST", (self.root if at_root else self.base_url) + path, body)
         except asyncio.CancelledError:
             try:
                 deadline.reraise()
@@ -72,17 +80,17 @@ class Endpoint:
         """The decoded answer to a GET on the API's root; used to see whether the endpoint is up."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._exchange("GET", path, None)
+                return await self._exchange("GET", self.base_url + path, None)
         except TimeoutError:
             raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=True) from None
 
-    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    async def _exchange(self, method: str, address: str, body: Mapping[str, Any] | None) -> Any:
         data: bytes | io.BytesIO | None = None if body is None else jsontext.dumps(body)
         if isinstance(data, bytes) and len(data) >= LARGE_BODY:
             # aiohttp writes bytes in one go, which holds the loop, and warns of it.
             data = io.BytesIO(data)
         try:
-            url = self._urls.get(path) or self._urls.setdefault(path, URL(self.base_url + path))
+            url = self._urls.get(address) or self._urls.setdefault(address, URL(address))
             async with self._session.request(method, url, data=data, headers=self._headers) as response:
                 raw = await response.read()
         except aiohttp.ClientPayloadError as error:

@@ -8,10 +8,11 @@ and the body.
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 
@@ -19,8 +20,13 @@ from hermes_rl.errors import ConfigError, EndpointError
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint, RetryableEndpointError
+from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.token_engines import engine_for
 from hermes_rl.messages import Message
+from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings
+from hermes_rl.tokens.formats import chat_format
 
+T = TypeVar("T")
 # Seconds one answer to "are you there" may take, and between two questions.
 READY_ANSWER, READY_PAUSE = 5.0, 0.5
 
@@ -51,6 +57,9 @@ class ServerManager:
         self._session: aiohttp.ClientSession | None = None
         self._endpoints: list[Endpoint] = []
         self._resting_until: dict[Endpoint, float] = {}
+        self._formats: dict[tuple[int, str], tuple[Any, ChatFormat]] = {}
+        self.tool_parser = "hermes"
+        """The format of tool calls, for `managed_server` without settings."""
 
     @property
     def servers(self) -> list[Endpoint]:
@@ -79,15 +88,28 @@ class ServerManager:
         body |= {name: value for name, value in parameters.items() if value is not None}
         if extra_body:
             body.update(extra_body)
+
+        async def once(endpoint: Endpoint, timeout: float) -> ChatCompletion:
+            body["model"] = model or endpoint.config.model_name
+            answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
+            return _completion(answer, endpoint)
+
+        return await self.exchange(once)
+
+    async def exchange(
+        self, once: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None = None
+    ) -> T:
+        """Do something `once` with an endpoint, in so many seconds; again, perhaps elsewhere, while that may help.
+
+        `prefer` says which endpoint to take while it is well.
+        """
         deadline = time.monotonic() + self._longest_timeout()
         attempt, failed = 0, None
         while True:
-            endpoint = self._choose(failed)
-            body["model"] = model or endpoint.config.model_name
+            endpoint = self._choose(failed, prefer() if prefer else None)
             timeout = min(endpoint.config.timeout, deadline - time.monotonic())
             try:
-                answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
-                return _completion(answer, endpoint)
+                return await once(endpoint, timeout)
             except RetryableEndpointError as error:
                 wait = self.retries.wait_before(attempt, error.retry_after)
                 self._resting_until[endpoint] = time.monotonic() + max(self.retries.rest, error.retry_after or 0.0)
@@ -98,6 +120,42 @@ class ServerManager:
                 failed = endpoint
                 attempt += 1
                 await asyncio.sleep(wait)
+
+    @asynccontextmanager
+    async def managed_server(
+        self,
+        tokenizer: Any,
+        preserve_think_blocks: bool | None = None,
+        settings: FormatSettings | None = None,
+    ) -> AsyncIterator[ManagedServer]:
+        """A server of one rollout's own, with the same `chat_completion`, that keeps every token it sends and gets.
+
+        `settings` say how the conversation is written; `preserve_think_blocks` is the seeds' name for one of them.
+        """
+        settings = settings or FormatSettings(parser=self.tool_parser)
+        if preserve_think_blocks is not None:
+            settings = replace(settings, keep_thinking=preserve_think_blocks)
+        if not self.gives_tokens:
+            raise ConfigError(
+                "exact tokens come from a vLLM or SGLang server, or from hermes-rl's own trainer: "
+                "pass --openai.server_type vllm (or sglang) for each endpoint"
+            )
+        yield ManagedServer(self, self.format_for(tokenizer, settings), settings)
+
+    @property
+    def gives_tokens(self) -> bool:
+        """Whether every endpoint is of a kind that takes and gives token ids."""
+        return all(engine_for(config.server_type) is not None for config in self.configs)
+
+    def format_for(self, tokenizer: Any, settings: FormatSettings) -> ChatFormat:
+        """How conversations are written for this tokenizer; a ConfigError when they cannot be.
+
+        A template is looked into when its format is made, so the rollouts of a run share it.
+        """
+        key = id(tokenizer), repr(settings)
+        if key not in self._formats:
+            self._formats[key] = tokenizer, chat_format(tokenizer, settings)
+        return self._formats[key][1]
 
     async def wait_until_ready(self, timeout: float) -> None:
         """Return when every endpoint whose `health_check` is on answers; EndpointError when one does not in time."""
@@ -131,9 +189,11 @@ class ServerManager:
         configs = self.configs
         return configs[0].timeout if len(configs) == 1 else max(config.timeout for config in configs)
 
-    def _choose(self, failed: Endpoint | None) -> Endpoint:
+    def _choose(self, failed: Endpoint | None, preferred: Endpoint | None) -> Endpoint:
         if len(self.servers) == 1:
             return self._endpoints[0]
+        if preferred is not None and preferred is not failed and not self._rests(preferred):
+            return preferred
         return min(self.servers, key=lambda endpoint: (endpoint is failed, self._rests(endpoint), endpoint.in_flight))
 
     def _rests(self, endpoint: Endpoint) -> bool:

@@ -1,0 +1,129 @@
+"""vLLM: ids in and out on /inference/v1/generate, or on /v1/completions where the server was not started for that.
+
+Read from vLLM 0.32 and measured there: the sampled ids always end in the token that stopped them, be it the end token,
+one of stop_token_ids or the one that completes a stop string. Logprobs are the raw model's unless the server runs with
+--logprobs-mode processed_logprobs. Only the first route says which weights drew each token; it answers 403 without
+--enable-scale-out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hermes_rl.errors import EndpointError
+from hermes_rl.inference.token_engines.engine import (
+    TokenEngine,
+    bad_response,
+    count,
+    counted,
+    finish_of,
+    mapping,
+    no_logprobs,
+    sampled,
+    shown,
+    span_versions,
+    token_ids,
+)
+from hermes_rl.inference.token_engines.sampling import SamplingRequest
+from hermes_rl.tokens.exchange import Answer, Sampled
+
+
+class Generate:
+    def request(self, model: str, ids: Sequence[int], sampling: SamplingRequest) -> tuple[str, dict[str, Any]]:
+        parameters = _parameters(sampling)
+        if sampling.max_tokens is not None:
+            parameters["max_tokens"] = sampling.max_tokens
+        if not sampling.stop:
+            parameters["detokenize"] = False
+        body = {"model": model, "token_ids": list(ids), "sampling_params": parameters, "return_token_ids": True}
+        return "/inference/v1/generate", body
+
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+        body, choices = _choices(raw, sampling)
+        return _answer(body, [_generated(choice, sampling) for choice in choices], body.get("prompt_token_ids"))
+
+
+class Completions:
+    def request(self, model: str, ids: Sequence[int], sampling: SamplingRequest) -> tuple[str, dict[str, Any]]:
+        body = {
+            "model": model,
+            "prompt": list(ids),
+            # Here, and only here, a missing max_tokens is 16; null is as many as fit.
+            "max_tokens": sampling.max_tokens,
+            "return_token_ids": True,
+            # So that each logprob names the id it is of.
+            "return_tokens_as_token_ids": True,
+        }
+        return "/v1/completions", body | _parameters(sampling)
+
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+        body, choices = _choices(raw, sampling)
+        return _answer(body, [_completed(choice, sampling) for choice in choices], choices[0].get("prompt_token_ids"))
+
+
+VLLM = TokenEngine("vllm", "raw", (Generate(), Completions()))
+
+
+def _parameters(sampling: SamplingRequest) -> dict[str, Any]:
+    parameters = asdict(sampling)
+    del parameters["max_tokens"]
+    for name in ("logit_bias", "seed", "stop"):
+        if parameters[name] in (None, (), {}):
+            del parameters[name]
+    return parameters | {"logprobs": 0}
+
+
+def _choices(raw: Any, sampling: SamplingRequest) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    body = mapping(raw, "no object:")
+    if not isinstance(body.get("choices"), list):
+        raise bad_response(f"no choices: {shown(raw)}")
+    choices = [mapping(choice, "a choice") for choice in body["choices"]]
+    counted(choices, sampling)
+    return body, choices
+
+
+def _generated(choice: Mapping[str, Any], sampling: SamplingRequest) -> Sampled:
+    tokens, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    finish = finish_of(choice.get("finish_reason"), tokens, sampling)
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list):
+        raise no_logprobs(f"logprobs {shown(logprobs)}")
+    entries = [mapping(entry, "a logprob") for entry in content]
+    return sampled(
+        tokens,
+        [entry.get("token_id") for entry in entries],
+        [entry.get("logprob") for entry in entries],
+        span_versions(choice.get("weight_versions"), tokens),
+        finish,
+    )
+
+
+def _completed(choice: Mapping[str, Any], sampling: SamplingRequest) -> Sampled:
+    tokens, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    finish = finish_of(choice.get("finish_reason"), tokens, sampling)
+    if tokens is None:
+        raise EndpointError(
+            "no_tokens",
+            "the server answered with text and no ids; use a vLLM that knows return_token_ids, as 0.32 does",
+        )
+    if not isinstance(logprobs, Mapping) or not isinstance(logprobs.get("tokens"), list):
+        raise no_logprobs(f"logprobs {shown(logprobs)}")
+    named = [_id_in(name) for name in logprobs["tokens"]]
+    return sampled(tokens, named, logprobs.get("token_logprobs"), None, finish)
+
+
+def _id_in(name: Any) -> int | None:
+    number = str(name).removeprefix("token_id:")
+    return int(number) if number.isdecimal() else None
+
+
+def _answer(body: Mapping[str, Any], completions: list[Sampled], prompt: Any) -> Answer:
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    details = usage.get("prompt_tokens_details")
+    return Answer(
+        tuple(completions),
+        None if prompt is None else token_ids(prompt, "prompt tokens"),
+        count(usage.get("prompt_tokens")),
+        count(details.get("cached_tokens")) if isinstance(details, Mapping) else None,
+    )

@@ -34,7 +34,10 @@ class TerminalTestEnv(HermesAgentBaseEnv):
     @classmethod
     def config_init(cls) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
         prompt = "You have a tool named terminal. It runs a shell command."
-        return cls.env_config_cls(system_prompt=prompt, max_agent_turns=1, max_token_length=64, total_steps=10), []
+        config = cls.env_config_cls(
+            system_prompt=prompt, tool_prompt=False, max_agent_turns=1, max_token_length=64, total_steps=10
+        )
+        return config, []
 
     def train_items(self) -> list[str]:
         return WORDS

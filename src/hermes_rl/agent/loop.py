@@ -78,7 +78,7 @@ class HermesAgentLoop:
         self._next_user_message = next_user_message
         self._compaction = compaction
         self._session = session
-        self._parser = get_parser(tool_call_parser)
+        self._parser = None if getattr(server, "reads_calls", False) else get_parser(tool_call_parser)
         self._origin = session.started_at if session else time.monotonic()
         self._wire: list[Message] = []
         self._refusals: dict[str, str] = {}
@@ -136,7 +136,7 @@ class HermesAgentLoop:
         began = time.monotonic()
         # Each turn draws from its own seed, else a model that repeats a prompt would repeat itself.
         seeded = {} if self.seed is None else {"seed": (self.seed + turn) % 2**31}
-        if self.limits.context_tokens and self._max_tokens:
+        if self.limits.context_tokens and self._max_tokens and not getattr(self.server, "fits_context", False):
             # Engines refuse a request whose answer could outgrow the context, however short it would be.
             room = self.limits.context_tokens - self._context_used - LEAST_ANSWER_TOKENS
             self._parameters["max_tokens"] = max(min(self._max_tokens, room), LEAST_ANSWER_TOKENS)
@@ -162,9 +162,11 @@ class HermesAgentLoop:
         if reasoning is None and "think>" in raw:
             reasoning, text = split_thinking(raw)
         calls = with_own_ids([ToolCall.of(call) for call in message.tool_calls or ()])
-        broken: tuple[BrokenCall, ...] = ()
+        broken: tuple[BrokenCall, ...] = getattr(message, "broken_calls", ())
         from_text = False
-        if text and not calls and self.valid_tool_names:
+        if calls:
+            calls += [self._unreadable(call) for call in broken]
+        elif text and self._parser and self.valid_tool_names:
             parsed = self._parser.parse(text, self.tool_schemas)
             calls, broken, from_text = with_own_ids(parsed.calls), parsed.broken, bool(parsed.calls)
             if from_text:
@@ -349,6 +351,8 @@ def with_own_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
 def _reason_to_stop(finish_reason: str | None, *, unparsed: bool) -> StopReason:
     if finish_reason == "length":
         return StopReason.LENGTH
+    if finish_reason == "context_full":
+        return StopReason.CONTEXT_FULL
     if finish_reason == "content_filter":
         return StopReason.CONTENT_FILTER
     return StopReason.UNPARSED_TOOL_CALL if unparsed else StopReason.NATURAL

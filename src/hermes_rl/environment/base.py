@@ -4,6 +4,7 @@ An environment owns its server, its tool host and its buffers; nothing of it is 
 process. Use `async with env.opened()`: it is set up inside, and everything it started is gone after.
 """
 
+import asyncio
 import random
 import sys
 import time
@@ -25,6 +26,7 @@ from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.display import Advancing, progress
 from hermes_rl.environment.evaluation.folder import evaluation_folder
 from hermes_rl.environment.evaluation.running import Measured, evaluate_items, held_out, write_evaluation
+from hermes_rl.environment.exactness import ready_tokenizer
 from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
 from hermes_rl.environment.groups import run_group
 from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
@@ -64,7 +66,9 @@ class HermesAgentBaseEnv(ABC):
         self.slurm, self.testing = slurm, testing
         self.server = ServerManager([] if isinstance(server_configs, ServerBaseline) else server_configs)
         self.user_server: ServerManager | None = None
+        self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
+        """The model's, once open, where its endpoints give exact tokens; None in chat mode."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
         self.sinks: Sinks | None = None
@@ -203,6 +207,8 @@ class HermesAgentBaseEnv(ABC):
             opened.push_async_callback(self.server.close)
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
+            if self.server.gives_tokens:
+                self.tokenizer = await asyncio.to_thread(ready_tokenizer, config, self.server)
             await self.server.wait_until_ready(max(one.ready_timeout for one in self.server.configs))
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.tool_choice.possible(), config.tool_settings)

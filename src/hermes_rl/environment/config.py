@@ -36,7 +36,8 @@ class BaseEnvConfig(BaseModel):
     batch_size: int = Field(-1, description="Rollouts of one optimizer step; -1 leaves it to the trainer.")
     max_batches_offpolicy: int = Field(3, ge=0, description="How many batches behind the policy a rollout may be.")
     tokenizer_name: str = Field(
-        "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer for exact tokens; unused in chat mode."
+        "NousResearch/DeepHermes-3-Llama-3-3B-Preview",
+        description="Tokenizer for exact tokens: a folder or a name on the hub. The model's own when left out.",
     )
     use_wandb: bool = Field(
         True,
@@ -56,7 +57,10 @@ class BaseEnvConfig(BaseModel):
     include_messages: bool = Field(False, description="Send messages to the trainer; records hold them always.")
     min_batch_allocation: float | None = Field(None, description="Least share of a batch for this environment.")
     worker_timeout: float = Field(600, gt=0, description="Seconds a rollout may take in all; then it has no score.")
-    thinking_mode: bool = Field(False, description="The model thinks before it answers.")
+    thinking_mode: bool = Field(
+        False,
+        description="The model thinks before it answers. With exact tokens its thinking then stays in the history.",
+    )
     reasoning_effort: str | None = Field(None, description="How hard to think, where the endpoint takes it.")
     max_reasoning_tokens: int | None = Field(None, ge=1024, le=32000, description="Tokens the thinking may take.")
     custom_thinking_prompt: str | None = Field(None, description="Prompt that asks for thinking.")
@@ -136,6 +140,15 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     tool_pool_size: int = Field(128, ge=1, description="Tool calls in flight, over all rollouts.")
     tool_call_parser: str = Field(
         "hermes", description="Format of tool calls in the model's text, for endpoints that do not parse them."
+    )
+    tool_prompt: bool = Field(
+        True,
+        description="With exact tokens: tell the model of its tools in the prompt; false when your own prompt does.",
+    )
+    renderer: str = Field(
+        "auto",
+        description="With exact tokens: what writes conversations as tokens: auto, template (the tokenizer's own), "
+        "or the name of a hand-written one (qwen3, glm-4.5, llama-3 …).",
     )
     extra_body: dict[str, Any] | None = Field(None, description="Further fields of every model request.")
     max_live_sandboxes: int = Field(1024, ge=1, description="Sandboxes alive at once; further rollouts wait.")

@@ -28,6 +28,7 @@ class Environment(Protocol):
 
     config: Any
     server: ServerManager
+    tokenizer: Any
     metrics_path: Path | None
     watchdog: Watchdog | None
     last_evaluation: dict[str, Any] | None

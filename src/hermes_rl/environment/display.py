@@ -106,18 +106,20 @@ def summary_table(title: str, tally: Tally, notes: dict[str, str]) -> None:
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
     for name, values in tally.components.items():
         table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
-    for reason, count in tally.stop_reasons.most_common():
-        table.add_row(f"stopped: {reason}", str(count))
-    for cause, count in tally.failures.most_common():
-        table.add_row(f"[red]not scored: {cause}[/red]", str(count))
-    for cause, count in tally.retried.most_common():
-        table.add_row(f"tried again: {cause}", str(count))
-    for reason, count in tally.withheld_groups.most_common():
-        table.add_row(f"groups withheld from training: {reason}", str(count))
-    for reason, count in tally.withheld_rollouts.most_common():
-        table.add_row(f"rollouts withheld from training: {reason}", str(count))
+    for label, counts in (
+        ("stopped: {}", tally.stop_reasons),
+        ("[red]not scored: {}[/red]", tally.failures),
+        ("tried again: {}", tally.retried),
+        ("groups withheld from training: {}", tally.withheld_groups),
+        ("rollouts withheld from training: {}", tally.withheld_rollouts),
+        ("[red]sequences dropped: {}[/red]", tally.breaches),
+    ):
+        for cause, count in counts.most_common():
+            table.add_row(label.format(cause), str(count))
     budget = tally.budget
     table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
+    if tally.sequences:
+        table.add_row("exact tokens", f"{tally.sampled_tokens:,} sampled, in {tally.sequences:,} sequences")
     if budget.spent is not None:
         table.add_row("spent", f"{budget.spent:.4f}")
     screen = console()

@@ -20,6 +20,8 @@ class Withheld(StrEnum):
     TOO_FEW_SCORED = "too_few_scored"
     EQUAL_SCORES = "equal_scores"
     TOO_LONG = "too_long"
+    NO_TOKENS = "no_tokens"
+    """Its endpoint gives tokens, and none of its sequences held against them."""
 
 
 class GroupRule(Protocol):

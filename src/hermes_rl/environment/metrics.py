@@ -30,6 +30,9 @@ class Tally:
     withheld_groups: Counter[str] = field(default_factory=Counter)
     withheld_rollouts: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
+    sequences: int = 0
+    sampled_tokens: int = 0
+    breaches: Counter[str] = field(default_factory=Counter)
     budget: Budget = field(default_factory=Budget)
     limit: str | None = None
     """Which limit ended the run early, in words."""
@@ -47,6 +50,9 @@ class Tally:
             self.tool_errors += sum(use.error is not None for use in rollout.tool_uses)
             self.budget.add([rollout])
             self.retried.update(rollout.metadata.get("earlier_failures", ()))
+            self.sequences += len(rollout.sequences)
+            self.sampled_tokens += sum(sum(sequence.mask) for sequence in rollout.sequences)
+            self.breaches.update(breach["cause"] for breach in rollout.metadata.get("breaches", ()))
             if rollout.withheld is not None:
                 self.withheld_rollouts[rollout.withheld] += 1
             for name, value in rollout.components.items():
@@ -91,6 +97,9 @@ class Tally:
             "retried": dict(self.retried),
             "prompt_tokens": self.budget.prompt_tokens,
             "completion_tokens": self.budget.completion_tokens,
+            "sequences": self.sequences,
+            "sampled_tokens": self.sampled_tokens,
+            "token_breaches": dict(self.breaches),
             "spent": self.budget.spent,
             "limit": self.limit,
         }

@@ -8,16 +8,21 @@ import asyncio
 import inspect
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hermes_rl.agent import AgentLimits, AgentResult, HermesAgentLoop, ResultBudget
+from hermes_rl.agent import AgentLimits, AgentResult, ChatServer, HermesAgentLoop, ResultBudget
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
+from hermes_rl.environment.exactness import format_settings
+from hermes_rl.environment.group_rules import Withheld
 from hermes_rl.errors import AuthorError, ConfigError, DeadlineError, Failure, VerifierError, WorldError, failure_of
+from hermes_rl.inference import ManagedServer
 from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.sandbox import SandboxSpec, settled
+from hermes_rl.tokens.invariant import Checked
 from hermes_rl.tools import ToolSession
 from hermes_rl.trajectory import Reward, Rollout, Span, Timing, validate_reward
 
@@ -54,13 +59,17 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
     result = AgentResult(messages=[])
     reward: Reward | None = None
     failure: Failure | None = None
+    tokens = Checked()
     deadline = asyncio.timeout(env.config.worker_timeout)
     try:
         async with deadline:
             session.spec = spec_for(env, plan.item)
-            loop = _agent_loop(env, plan, task_id, session)
-            result = loop.result
-            await loop.run(await _prompt(env, plan.item))
+            async with _policy(env) as server:
+                loop = _agent_loop(env, plan, task_id, session, server)
+                result = loop.result
+                await loop.run(await _prompt(env, plan.item))
+                if isinstance(server, ManagedServer):
+                    tokens = server.checked()
             await session.end_policy()
             reward = result.reward = await reward_for(env, plan.item, result, task_id, session)
     except TimeoutError as error:
@@ -89,9 +98,26 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
         usage=result.usage,
         timings=_in_order((*result.timings, *session.timings)),
         seconds=round(time.monotonic() - session.started_at, 6),
-        metadata={"task_id": task_id, "tool_errors": len(result.tool_errors), "prompt_length": result.prompt_length},
+        sequences=tokens.sequences,
+        withheld=str(Withheld.NO_TOKENS) if reward and tokens.breaches and not tokens.sequences else None,
+        metadata={
+            "task_id": task_id,
+            "tool_errors": len(result.tool_errors),
+            "prompt_length": result.prompt_length,
+            **({"breaches": [breach._asdict() for breach in tokens.breaches]} if tokens.breaches else {}),
+        },
     )
     return Finished(rollout, result)
+
+
+@asynccontextmanager
+async def _policy(env: Environment) -> AsyncIterator[ChatServer]:
+    """What the agent talks to: a server that keeps its tokens where the endpoints give them, else the plain one."""
+    if env.tokenizer is None:
+        yield env.server
+    else:
+        async with env.server.managed_server(env.tokenizer, settings=format_settings(env.config)) as managed:
+            yield managed
 
 
 def _in_order(timings: Iterable[Timing]) -> tuple[Timing, ...]:
@@ -102,10 +128,12 @@ def _in_order(timings: Iterable[Timing]) -> tuple[Timing, ...]:
     )
 
 
-def _agent_loop(env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession) -> HermesAgentLoop:
+def _agent_loop(
+    env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession, server: ChatServer
+) -> HermesAgentLoop:
     config = env.config
     return HermesAgentLoop(
-        server=env.server,
+        server=server,
         tool_schemas=plan.tool_schemas,
         valid_tool_names=plan.valid_tool_names,
         max_turns=config.max_agent_turns,

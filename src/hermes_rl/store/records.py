@@ -89,7 +89,7 @@ def atropos_columns(group: Group) -> dict[str, Any]:
         "inference_logprobs": [_atropos_logprobs(sequence) for sequence in sequences] if exact else None,
         "advantages": None,
         "ref_logprobs": None,
-        "generation_params": None,
+        "generation_params": asdict(sequences[0].sampling) if exact else None,
         "group_overrides": dict(group.overrides),
         "overrides": None,
         "images": None,

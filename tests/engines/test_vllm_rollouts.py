@@ -193,6 +193,13 @@ def other_weights(vllm_server: TokenEndpoint, tmp_path_factory: pytest.TempPathF
     return folder
 
 
+async def sampled_tokens(served: TokenEndpoint) -> float:
+    """How many tokens the server has sampled since it started."""
+    async with aiohttp.ClientSession() as session, session.get(f"{served.root}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+
+
 async def load_weights(served: TokenEndpoint, folder: Path, version: str) -> None:
     """What a trainer does after a step: pause in the middle of things, put the new weights in place, go on."""
     await post(f"{served.root}/pause?mode=keep")
@@ -213,12 +220,15 @@ async def test_versions_are_right_token_by_token_when_the_weights_change_within_
         {"base_url": vllm_server.base_url, "model_name": vllm_server.model_name, "server_type": "vllm"}
     )
     history: list[Message] = [{"role": "user", "content": "Tell me a long story about a river."}]
+    sampled_before = await sampled_tokens(vllm_server)
     try:
         async with ServerManager([config]) as manager, manager.managed_server(tokenizer) as server:
             asked = asyncio.create_task(
                 server.chat_completion(history, max_tokens=160, extra_body={"ignore_eos": True}, seed=1)
             )
-            await asyncio.sleep(2.0)
+            async with asyncio.timeout(120):
+                while await sampled_tokens(vllm_server) < sampled_before + 8:
+                    await asyncio.sleep(0.1)
             assert not asked.done(), "the turn ended before the weights could change"
             await load_weights(vllm_server, other_weights, "7")
             said = (await asked).choices[0].message

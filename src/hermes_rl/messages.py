@@ -76,6 +76,17 @@ def tool_calls(messages: Iterable[Message]) -> list[ToolCall]:
     ]
 
 
+def with_own_ids(calls: Iterable[ToolCall]) -> list[ToolCall]:
+    """The calls, each with an id that no other call of its turn has: results are told apart by it."""
+    seen: set[str] = set()
+    own = []
+    for call in calls:
+        one = ToolCall.make(call.name, call.arguments) if call.id in seen else call
+        seen.add(one.id)
+        own.append(one)
+    return own
+
+
 def tools_used(messages: Iterable[Message]) -> list[str]:
     """The names of the tools that were called, in order, repeats kept."""
     return [call.name for call in tool_calls(messages) if call.name]

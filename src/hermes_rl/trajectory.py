@@ -100,6 +100,14 @@ class Sequence:
         if len(lengths) != 1:
             raise ValueError(f"a sequence's columns must have one length, got {sorted(lengths)}")
 
+    def atropos_mask(self) -> list[int]:
+        """The sampled tokens, and Atropos' -100 for all others."""
+        return [token if kept else -100 for token, kept in zip(self.tokens, self.mask, strict=True)]
+
+    def atropos_logprobs(self) -> list[float]:
+        """Of the sampled tokens, and for all others Atropos' 1.0, which no logprob is."""
+        return [1.0 if logprob is None else logprob for logprob in self.logprobs]
+
 
 @dataclass(frozen=True, slots=True)
 class Reward:

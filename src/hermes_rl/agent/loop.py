@@ -18,7 +18,7 @@ from hermes_rl.agent.spilling import Result, within_budget
 from hermes_rl.agent.thinking import split_thinking
 from hermes_rl.deadline import Deadline
 from hermes_rl.errors import AuthorError, ContextFullError, EndpointError, ToolHostError
-from hermes_rl.messages import Message, ToolCall
+from hermes_rl.messages import Message, ToolCall, with_own_ids
 from hermes_rl.parsers import BrokenCall, get_parser
 from hermes_rl.parsers.markers import leaked_marker
 from hermes_rl.tools import ToolHost, ToolOutcome, ToolSession
@@ -335,17 +335,6 @@ class HermesAgentLoop:
 
     def _note(self, span: Span, name: str, began: float) -> None:
         self.result.timings.append(Timing(span, name, began - self._origin, time.monotonic() - began))
-
-
-def with_own_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """The calls, each with an id that no other call of its turn has: results are told apart by it."""
-    seen: set[str] = set()
-    own = []
-    for call in calls:
-        one = ToolCall.make(call.name, call.arguments) if call.id in seen else call
-        seen.add(one.id)
-        own.append(one)
-    return own
 
 
 def _reason_to_stop(finish_reason: str | None, *, unparsed: bool) -> StopReason:

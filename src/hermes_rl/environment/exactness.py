@@ -6,7 +6,7 @@ from typing import Any
 from hermes_rl.environment.config import BaseEnvConfig, HermesAgentEnvConfig
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig, ServerManager
-from hermes_rl.inference.token_engines import SamplingRequest, cannot_correct, engine_for
+from hermes_rl.inference.token_engines import SamplingRequest, cannot_correct, logprobs_of
 from hermes_rl.tokens.chat_format import FormatSettings
 from hermes_rl.tokens.tokenizer import load_tokenizer
 
@@ -17,14 +17,14 @@ def require_exact_tokens(config: HermesAgentEnvConfig, servers: Sequence[APIServ
     """Raise a ConfigError that says what to change, unless rollouts with these settings can be trained on."""
     request = _sampling(config)
     for server in servers:
-        engine = engine_for(server.server_type)
-        if engine is None:
+        logprobs = logprobs_of(server)
+        if logprobs is None:
             raise ConfigError(
                 f"{server.base_url} is a server of type {server.server_type}: its rollouts can be saved and evaluated, "
                 "not trained on, since it does not give the tokens it sampled. Serve the model with vLLM or SGLang, or "
                 "train with `hermes-rl trainer`, and pass --openai.server_type vllm (or sglang)"
             )
-        reason = cannot_correct(request, server.logprobs_mode or engine.logprobs)
+        reason = cannot_correct(request, logprobs)
         if reason is not None:
             raise ConfigError(f"rollouts sampled like this cannot be trained on: {reason}")
     tokenizer_name(config, servers)

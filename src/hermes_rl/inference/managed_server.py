@@ -8,20 +8,21 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
-from hermes_rl.inference.token_engines import ABSENT, SamplingRequest, engine_for
+from hermes_rl.inference.token_engines import ABSENT, SamplingRequest, engine_for, logprobs_of
 from hermes_rl.messages import Message
 from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings, Reply
 from hermes_rl.tokens.exchange import Answer, Finish, Sampled
 from hermes_rl.tokens.invariant import Checked, Ledger
 from hermes_rl.tokens.recorder import Ask, Recorder
+from hermes_rl.trajectory import Sampling, Usage
 from hermes_rl.trajectory import Sequence as TokenSequence
-from hermes_rl.trajectory import Usage
 
+T = TypeVar("T")
 SEED_RANGE = 2**31
 
 
@@ -35,19 +36,15 @@ class SequenceNode:
 
     @classmethod
     def of(cls, sequence: TokenSequence) -> "SequenceNode":
-        return cls(
-            list(sequence.tokens),
-            [token if kept else -100 for token, kept in zip(sequence.tokens, sequence.mask, strict=True)],
-            [1.0 if logprob is None else logprob for logprob in sequence.logprobs],
-        )
+        return cls(list(sequence.tokens), sequence.atropos_mask(), sequence.atropos_logprobs())
 
 
 class Exchanging(Protocol):
     """Who knows the endpoints, and which to try again."""
 
     async def exchange(
-        self, once: Callable[[Endpoint, float], Awaitable[Answer]], prefer: Callable[[], Endpoint | None] | None
-    ) -> Answer: ...
+        self, once: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None
+    ) -> T: ...
 
 
 class ManagedServer:
@@ -128,11 +125,12 @@ class ManagedServer:
     async def _sampled(
         self, ask: Ask, request: SamplingRequest, model: str | None, split: str
     ) -> tuple[list[Reply], Answer]:
-        async def once(endpoint: Endpoint, timeout: float) -> Answer:
+        async def once(endpoint: Endpoint, timeout: float) -> tuple[Answer, Sampling]:
             self._endpoint = endpoint
             asked = _within_context(request, ask, endpoint)
             answer = await sample(endpoint, asked, timeout)
-            return answer if asked.max_tokens == request.max_tokens else _cut_by_context(answer)
+            whole = asked.max_tokens == request.max_tokens
+            return answer if whole else _cut_by_context(answer), request.sampling(_logprobs(endpoint))
 
         async def sample(endpoint: Endpoint, asked: SamplingRequest, timeout: float) -> Answer:
             if not endpoint.config.n_kwarg_is_ignored or asked.n == 1:
@@ -143,17 +141,10 @@ class ManagedServer:
             )
 
         # The endpoint of the turns before has their prefix in its cache.
-        answer = await self._server.exchange(once, prefer=lambda: self._endpoint)
+        answer, sampling = await self._server.exchange(once, prefer=lambda: self._endpoint)
         self._checked = None
         self._ledger.note(ask.ids, answer)
-        return self._recorder.hear(ask, answer.completions, request.sampling(self._logprobs_mode())), answer
-
-    def _logprobs_mode(self) -> str:
-        endpoint = self._endpoint
-        engine = engine_for(endpoint.config.server_type) if endpoint else None
-        if endpoint is None or engine is None:
-            raise RuntimeError("no engine has answered yet")
-        return endpoint.config.logprobs_mode or engine.logprobs
+        return self._recorder.hear(ask, answer.completions, sampling), answer
 
     def _model(self, model: str | None) -> str:
         return model or (self._endpoint.config.model_name if self._endpoint else "")
@@ -165,7 +156,7 @@ async def _generate(
     """One request on the best route the endpoint has."""
     engine = engine_for(endpoint.config.server_type)
     if engine is None:
-        raise ConfigError(f"a server of type {endpoint.config.server_type} gives no tokens; use vllm or sglang")
+        raise _no_tokens(endpoint)
     for number, route in enumerate(engine.routes[endpoint.absent_routes :], endpoint.absent_routes):
         path, body = route.request(model or endpoint.config.model_name, ids, request)
         try:
@@ -181,6 +172,17 @@ async def _generate(
         except EndpointError as error:
             raise type(error)(error.cause, endpoint.without_key(f"{endpoint.base_url}: {error}")) from None
     raise RuntimeError("an engine has at least one route")
+
+
+def _logprobs(endpoint: Endpoint) -> str:
+    logprobs = logprobs_of(endpoint.config)
+    if logprobs is None:
+        raise _no_tokens(endpoint)
+    return logprobs
+
+
+def _no_tokens(endpoint: Endpoint) -> ConfigError:
+    return ConfigError(f"a server of type {endpoint.config.server_type} gives no tokens; use vllm or sglang")
 
 
 def _within_context(request: SamplingRequest, ask: Ask, endpoint: Endpoint) -> SamplingRequest:

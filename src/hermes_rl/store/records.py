@@ -85,8 +85,8 @@ def atropos_columns(group: Group) -> dict[str, Any]:
         "scores": group.scores,
         "messages": [rollout.messages for rollout in scored],
         "tokens": [list(sequence.tokens) for sequence in sequences] if exact else None,
-        "masks": [_atropos_mask(sequence) for sequence in sequences] if exact else None,
-        "inference_logprobs": [_atropos_logprobs(sequence) for sequence in sequences] if exact else None,
+        "masks": [sequence.atropos_mask() for sequence in sequences] if exact else None,
+        "inference_logprobs": [sequence.atropos_logprobs() for sequence in sequences] if exact else None,
         "advantages": None,
         "ref_logprobs": None,
         "generation_params": asdict(sequences[0].sampling) if exact else None,
@@ -227,12 +227,3 @@ def _sequence_of(record: Mapping[str, Any]) -> Sequence:
         versions=tuple(record["versions"]),
         sampling=Sampling(**record["sampling"]),
     )
-
-
-def _atropos_mask(sequence: Sequence) -> list[int]:
-    return [token if kept else -100 for token, kept in zip(sequence.tokens, sequence.mask, strict=True)]
-
-
-def _atropos_logprobs(sequence: Sequence) -> list[float]:
-    # 1.0 is Atropos' sentinel for "not sampled"; a real logprob is never positive.
-    return [1.0 if logprob is None else logprob for logprob in sequence.logprobs]

@@ -14,6 +14,8 @@ from hermes_rl.messages import Message, ToolCall, content_text, tool_calls
 from hermes_rl.tokens.chat_format import FormatSettings, Reply, Tools, Turn
 from hermes_rl.tokens.renderer_package import made_renderer, renderer_name
 from hermes_rl.tokens.renderer_replies import ReplyReader
+from hermes_rl.tokens.thinking import reasoning_of
+from hermes_rl.tokens.tokenizer import decoded
 from hermes_rl.tokens.tool_prompts import tools_text
 
 # These write the name of the tool before its result; a message of ours has only the id of the call.
@@ -59,7 +61,7 @@ class StandIn(NamedTuple):
     @classmethod
     def of(cls, history: Sequence[Message], *, with_tools: bool) -> "StandIn":
         since_question = takewhile(lambda message: message.get("role") != "user", reversed(history))
-        thought = any(message.get("reasoning_content") or message.get("reasoning") for message in since_question)
+        thought = any(map(reasoning_of, since_question))
         calls = [ToolCall.make(call.name, "{}", call.id).as_dict() for call in tool_calls(history[-1:])]
         said: Message = {"role": "assistant", "content": "" if calls else "a"}
         said |= {"tool_calls": calls} if calls else {}
@@ -122,7 +124,7 @@ class RendererFormat:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return decoded(self._tokenizer, ids)
 
     def _rendered(
         self, messages: list[Message], tools: list[dict[str, Any]] | None, *, speaks_next: bool = True

@@ -15,10 +15,10 @@ from hermes_rl.parsers import BrokenCall
 from hermes_rl.parsers.json_span import json_span
 from hermes_rl.tokens.chat_format import Reply, Tools
 from hermes_rl.tokens.renderer_package import package
+from hermes_rl.tokens.thinking import CLOSE
 
 # What a reader may raise for what a model wrote: a number of 5,000 digits, JSON 10,000 levels deep.
 UNREADABLE = (ValueError, TypeError, LookupError, RuntimeError, AttributeError)
-THINKING_ENDS = "</think>"
 OPENING_BRACE = re.compile(r"\{")
 
 
@@ -66,7 +66,7 @@ class ReplyReader:
         before, rest = self._decode(ids[:first]), self._decode(ids[first:])
         if said and (place := before.rfind(said)) >= 0:
             return (before[place:] + rest).strip()
-        _, closed, after = before.rpartition(THINKING_ENDS)
+        _, closed, after = before.rpartition(CLOSE)
         return ((after if closed or not parsed.reasoning_content else "") + rest).strip()
 
 

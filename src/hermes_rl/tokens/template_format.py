@@ -4,17 +4,18 @@ Always true: the template writes all text, and the parser reads all calls; ids a
 for the other. A continuation is encoded with the end of its turn, and given without it where the model sampled that.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hermes_rl.errors import AuthorError
-from hermes_rl.messages import Message, ToolCall, content_text
+from hermes_rl.messages import Message, content_text, with_own_ids
 from hermes_rl.parsers import get_parser
 from hermes_rl.tokens.chat_format import FormatSettings, Reply, Tools, Turn
 from hermes_rl.tokens.chat_template import ChatTemplate
 from hermes_rl.tokens.template_bridge import TemplateBridge
 from hermes_rl.tokens.template_stops import found_stops
 from hermes_rl.tokens.thinking import CLOSE, OPEN, reasoning_of, split_thinking
+from hermes_rl.tokens.tokenizer import decoded
 
 # Enough for an opening tag that is no token of its own, and the space behind it.
 OPENING_IDS = 16
@@ -68,7 +69,7 @@ class TemplateFormat:
         if not parsed.calls:
             return Reply(said, reasoning, (), parsed.broken)
         content = parsed.content.removeprefix(OPEN) if opened else parsed.content
-        return Reply(content, reasoning, _with_ids_of_their_own(parsed.calls), parsed.broken)
+        return Reply(content, reasoning, tuple(with_own_ids(parsed.calls)), parsed.broken)
 
     def encode(self, text: str) -> list[int]:
         # What a tokenizer adds by itself, such as a first token, templates write themselves.
@@ -80,7 +81,7 @@ class TemplateFormat:
             return list(self._tokenizer.encode(whole, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return decoded(self._tokenizer, ids)
 
     def _still_thinking(self, turn: Turn) -> bool:
         """Whether the turn ended in its thinking, which the template would close."""
@@ -92,11 +93,3 @@ class TemplateFormat:
             and not last.get("tool_calls")
             and CLOSE not in self.decode(turn.sampled)
         )
-
-
-def _with_ids_of_their_own(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    known: dict[str, ToolCall] = {}
-    for call in calls:
-        kept = call if call.id not in known else ToolCall.make(call.name, call.arguments)
-        known[kept.id] = kept
-    return tuple(known.values())

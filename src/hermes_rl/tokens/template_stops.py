@@ -13,6 +13,7 @@ from hermes_rl.errors import AuthorError
 from hermes_rl.messages import Message, ToolCall
 from hermes_rl.tokens.chat_template import ChatTemplate
 from hermes_rl.tokens.template_traits import PROBE_ID, generation_prompt
+from hermes_rl.tokens.tokenizer import decoded
 
 
 def found_stops(template: ChatTemplate, tokenizer: Any) -> dict[str, int]:
@@ -32,7 +33,7 @@ def found_stops(template: ChatTemplate, tokenizer: Any) -> dict[str, int]:
     opening += "".join(gap.partition(stops[0])[2] if stops else gap for gap in between)
     found = {text: added[text] for text in stops}
     for extra in _model_stops(tokenizer):
-        text = str(tokenizer.decode([extra], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        text = decoded(tokenizer, [extra])
         # A GGUF's eos may be the token that opens a turn.
         if text and text not in opening:
             found.setdefault(text, extra)

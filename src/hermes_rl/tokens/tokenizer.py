@@ -1,7 +1,10 @@
-"""Loading a model's tokenizer: a folder, or a name on the hub. The only place that knows transformers."""
+"""A model's tokenizer: loaded from a folder or by a name on the hub, and its ids as text.
+
+The only place that knows transformers.
+"""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,11 @@ def load_tokenizer(name: str) -> Any:
             f"the tokenizer {name!r} cannot be loaded ({reason}); "
             "name a folder that save_pretrained wrote, or a model on the hub, with --env.tokenizer_name"
         ) from error
+
+
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of the ids, special tokens written out, and no space added or taken."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 @contextmanager

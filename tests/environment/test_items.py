@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def stream(items: list[str] | None = None, *, own: list[str] | None = None, **se
     return ItemStream(item_id=str, next_item=next_item, items=items, **chosen)
 
 
-async def drawn(source: ItemStream, count: int, done: dict[int, str] | None = None) -> list[Draw]:
+async def drawn(source: ItemStream, count: int, done: Mapping[int, str | None] | None = None) -> list[Draw]:
     draws = [await source.next(done) for _ in range(count)]
     return [draw for draw in draws if draw is not None]
 
@@ -70,6 +71,10 @@ async def test_what_is_done_is_past_and_the_rest_comes_as_ever(done: set[int], o
 async def test_a_stream_that_does_not_repeat_cannot_be_resumed() -> None:
     with pytest.raises(ConfigError, match="does not repeat"):
         await drawn(stream(own=IDS), 1, {0: "another"})
+
+
+async def test_a_past_draw_of_an_unknown_item_is_past_whatever_the_stream_gives() -> None:
+    assert [draw.number for draw in await drawn(stream(own=IDS), 2, {0: None})] == [1, 2]
 
 
 async def test_an_item_held_out_is_refused_for_training() -> None:

@@ -298,6 +298,24 @@ async def test_files_and_setup_of_an_items_machine_are_there_for_the_agent_and_t
         assert (await run_group(env, ITEM, size=2)).scores == [1.0, 1.0]
 
 
+async def test_an_item_may_have_a_turn_limit_of_its_own() -> None:
+    class OneTurn(FileEnv):
+        def turn_limit(self, item: Any) -> int:
+            return 1
+
+    group = await group_of(writes_the_number, OneTurn)
+    assert group.scores == [1.0, 1.0]
+    assert {(rollout.stop_reason, rollout.turns_used) for rollout in group.rollouts} == {(StopReason.MAX_TURNS, 1)}
+
+
+async def test_a_turn_limit_that_raises_is_the_environments_fault() -> None:
+    class Broken(FileEnv):
+        def turn_limit(self, item: Any) -> int:
+            return int(item["turns"])
+
+    assert causes(await group_of(writes_the_number, Broken)) == {"environment/turn_limit": 2}
+
+
 async def test_a_policy_that_sleeps_is_ended_and_scored() -> None:
     def sleeps(request: dict[str, Any]) -> Any:
         return Calls([("terminal", '{"command": "sleep 600", "timeout": 600}')])

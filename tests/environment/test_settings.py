@@ -77,6 +77,12 @@ def test_a_wrong_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     assert "123456789" not in str(refused.value)
 
 
+def test_a_wrong_token_of_the_api_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--env.rollout_server_token") as refused:
+        resolve(FileEnv, yaml_file(tmp_path, "env: {rollout_server_token: 123456789}"), {}, {})
+    assert "123456789" not in str(refused.value)
+
+
 def test_two_ways_to_choose_tools_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="exclude each other"):
         resolve(FileEnv, None, {"enabled_toolsets": "file", "distribution": "default"}, {})

@@ -81,6 +81,14 @@ def test_an_environment_without_a_fault_has_no_findings() -> None:
     assert len(report.scores("claims success")) == 5
 
 
+def test_items_are_tried_with_their_prompts_wherever_they_stand() -> None:
+    class Many(Sums):
+        def train_items(self) -> Sequence[Any] | None:
+            return [{"question": f"{number} + 1", "answer": str(number + 1)} for number in range(2000)]
+
+    assert check_environment(Many, items=1).findings == ()
+
+
 def test_one_with_sandboxes_is_tried_with_tools_and_timed() -> None:
     report = check_environment(Machines, items=1)
     assert {"fakes programs", "forges results", "says all it can find", "rewrites files later"} <= set(report.agents())

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from aiohttp import web
 
 from hermes_rl.errors import ConfigError, EndpointError
 from hermes_rl.inference import APIServerConfig, RetryPolicy, ServerManager
-from hermes_rl.inference.endpoint import seconds_asked_for
 from hermes_rl.messages import Message
 from hermes_rl.trajectory import Usage
 from tests.support.scripted_model import (
@@ -227,23 +225,6 @@ async def test_a_retry_after_beyond_the_deadline_is_not_waited_for() -> None:
     began = time.monotonic()
     error = await error_of(always(Status(429, "slow down", retry_after=3600)), timeout=60)
     assert (error.cause, time.monotonic() - began < 20) == ("http_429", True)
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("7", 7.0),
-        ("1.5", 1.5),
-        ("-1", 0.0),
-        ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
-        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
-        ("soon", None),
-        ("nan", None),
-        ("inf", None),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) -> None:
-    assert seconds_asked_for(header, datetime(2026, 1, 1, tzinfo=UTC)) == seconds
 
 
 def test_waits_double_up_to_the_longest() -> None:

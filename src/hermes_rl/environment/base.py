@@ -31,7 +31,6 @@ from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinVia
 from hermes_rl.environment.groups import run_group
 from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.environment.sinks import Sinks, open_sinks
 from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
 from hermes_rl.environment.twins import evaluation_twin, give_back
@@ -40,6 +39,7 @@ from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.rewards import CpuWorkers, ToolContext, Watchdog, bridged
 from hermes_rl.sandbox import Limits, SandboxPool, SandboxSpec, open_backends, reaping, settled
+from hermes_rl.sinks import Asked, MetricsRun, Sinks, open_sinks, saved_config
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
 from hermes_rl.tools.distributions import chances_of
@@ -138,6 +138,10 @@ class HermesAgentBaseEnv(ABC):
         """What a simulated user says to the agent's answer; None ends the rollout. Override it to have one."""
         return None
 
+    def turn_limit(self, item: Any) -> int:
+        """Model calls of one rollout at most. Override it to let them depend on the item."""
+        return int(self.config.max_agent_turns)
+
     def sandbox_spec(self, item: Any) -> SandboxSpec:
         """The machine of an item's rollouts. Override it to let image, files, setup or limits depend on the item."""
         config = self.config
@@ -202,8 +206,14 @@ class HermesAgentBaseEnv(ABC):
         config = self.config
         async with self.holding() as opened:
             if self.metrics_path is not None:
-                sinks = open_sinks(config, self.display_name(), self.metrics_path.parent, file=self.metrics_path.name)
-                self.sinks = await opened.enter_async_context(sinks)
+                run = MetricsRun(
+                    group=self.display_name(),
+                    folder=self.metrics_path.parent,
+                    name=config.wandb_name,
+                    file=self.metrics_path.name,
+                    config=saved_config(config),
+                )
+                self.sinks = await opened.enter_async_context(open_sinks(run, Asked.by(config, "env")))
             opened.push_async_callback(self.server.close)
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
@@ -277,7 +287,7 @@ class HermesAgentBaseEnv(ABC):
         """How the modes show their progress; a caller with a display of its own replaces it."""
         return progress(what, total, tally, done)
 
-    async def next_draw(self, done: Mapping[int, str] | None = None) -> Draw | None:
+    async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item; those `done` in an earlier run are past. None when there are no more."""
         if self._stream is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
@@ -414,7 +424,7 @@ class HermesAgentBaseEnv(ABC):
 
     @classmethod
     def cli(cls) -> None:
-        """The command line of this environment: process and evaluate."""
+        """The command line of this environment: process, evaluate and serve."""
         from hermes_rl.environment.command import run_command
 
         sys.exit(run_command(cls))

@@ -1,4 +1,4 @@
-"""An environment's command line: `process` and `evaluate`, with an option for every field of its configuration.
+"""An environment's command line: `process`, `evaluate`, `serve`, with an option for every field of its configuration.
 
 The same commands serve `python my_env.py process …` and `hermes-rl process my_env.py …`. Results go to standard
 output only with --json; what a person reads goes to standard error.
@@ -20,13 +20,18 @@ from hermes_rl import jsontext
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.display import summary_table
 from hermes_rl.environment.endpoint_choice import choose_endpoint
-from hermes_rl.environment.generation import generate_groups
+from hermes_rl.environment.exactness import require_exact_tokens
+from hermes_rl.environment.generation import generate_groups, store_split
 from hermes_rl.environment.report.page import write_report
+from hermes_rl.environment.serving.joining import own_name
+from hermes_rl.environment.serving.running import board_for, serve
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.home import rl_home
 from hermes_rl.inference import APIServerConfig
 from hermes_rl.rewards import Hold, watching
+from hermes_rl.secrets import is_literal
+from hermes_rl.stopping import Stop
 from hermes_rl.store import only_writer
 
 T = TypeVar("T")
@@ -34,6 +39,7 @@ T = TypeVar("T")
 MODES = {
     "process": "Make groups of rollouts and write them to a JSONL file.",
     "evaluate": "Run the agent on the held-out items and write metrics.json and samples.jsonl.",
+    "serve": "Make groups of rollouts for a trainer and deliver them to a trajectory API.",
 }
 
 
@@ -75,11 +81,14 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
-    options.append(click.Option(["--resume"], is_flag=True, help="Go on where an interrupted run stopped."))
+    if mode != "serve":
+        options.append(click.Option(["--resume"], is_flag=True, help="Go on where an interrupted run stopped."))
     options += section_options("env", env_default)
     options += section_options("openai", endpoint)
 
-    def run(config_file: Path | None, as_json: bool, resume: bool, overwrite: bool = False, **flags: str | None) -> int:
+    def run(
+        config_file: Path | None, as_json: bool, resume: bool = False, overwrite: bool = False, **flags: str | None
+    ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
         settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
         if not settings.has_endpoint:
@@ -88,11 +97,13 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         if mode == "process":
             path = _output_file(environment, settings, overwrite=overwrite, resume=resume)
             result = on_a_loop(_process(environment, settings, path, resume=resume))
+        elif mode == "serve":
+            result = on_a_loop(_serve(environment, settings))
         else:
             result = on_a_loop(_evaluate(environment, settings, resume=resume))
         if as_json:
             sys.stdout.write(jsontext.dumps(result).decode() + "\n")
-        return 0 if result.get("scored", 1) else 1
+        return 0 if mode == "serve" or result.get("scored", 1) else 1
 
     return click.Command(
         mode, callback=run, params=options, help=MODES[mode], context_settings={"max_content_width": 110}
@@ -138,6 +149,28 @@ async def _evaluate(environment: type[Environment], settings: Settings, *, resum
     report = env.last_evaluation or {}
     scored = report.get("metrics", {}).get("eval/scored")
     return {**report, **({} if scored is None else {"scored": scored})}
+
+
+async def _serve(environment: type[Environment], settings: Settings) -> dict[str, Any]:
+    require_exact_tokens(settings.env, settings.endpoints)
+    env = environment(settings.env, settings.endpoints)
+    folder, name = rl_home() / "serve", own_name(env)
+    env.metrics_path = folder / f"{name}.metrics.jsonl"
+    stop = Stop(settings.env.stop_timeout)
+    try:
+        with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog, stop.on_signals():
+            async with env.opened():
+                store_split(env, folder / f"{name}.split.json")
+                served = await serve(env, stop, board_for(env))
+    except asyncio.CancelledError:
+        if stop.signals > 1:
+            raise click.Abort from None
+        return {"ended": "a signal before it was open"}
+    notes = {"ended": served.ended, "metrics": str(env.metrics_path)}
+    if served.left:
+        notes["left for the next run"] = f"{served.left} groups in {served.spool}"
+    summary_table(f"serve · {environment.display_name()}", served.tally, notes)
+    return {**served.summary(), "metrics_path": str(env.metrics_path)}
 
 
 def _say_hold(hold: Hold) -> None:
@@ -195,3 +228,5 @@ def _warn_of_literal_keys(settings: Settings) -> None:
             "list; use env:NAME or file:PATH",
             err=True,
         )
+    if settings.env.rollout_server_token and is_literal(settings.env.rollout_server_token):
+        click.echo("warning: --env.rollout_server_token holds a literal token; use env:NAME or file:PATH", err=True)

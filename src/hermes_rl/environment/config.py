@@ -174,6 +174,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     token_limit: int | None = Field(None, ge=1, description="Begin nothing new after this many tokens.")
     spend_limit: float | None = Field(None, gt=0, description="Begin nothing new after spending this much.")
     time_limit: float | None = Field(None, gt=0, description="Begin nothing new after this many seconds.")
+    stop_timeout: float = Field(
+        60.0, gt=0, description="Seconds that serve takes to end when it is told to; groups not finished are given up."
+    )
+    rollout_server_token: str | None = Field(
+        None, description="Token of the trajectory API, for serve: env:NAME or file:PATH."
+    )
     metric_sinks: list[Literal["wandb", "trackio"]] = Field(
         default_factory=list, description="Where metrics go besides local files: wandb, trackio."
     )

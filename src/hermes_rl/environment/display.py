@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_rl.environment.metrics import Tally
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LINE_EVERY = 10.0
+_DRAWN_ON: ContextVar["Console | None"] = ContextVar("drawn_on", default=None)
 
 
 class Advancing(Protocol):
@@ -24,9 +26,20 @@ class Advancing(Protocol):
 
 
 def console() -> "Console":
+    """Where to print: above what is drawn live, if something is."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return _DRAWN_ON.get() or Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def drawn_on(screen: "Console") -> Iterator[None]:
+    """Within this block something is drawn live there; whoever wrote past that console would tear it."""
+    before = _DRAWN_ON.set(screen)
+    try:
+        yield
+    finally:
+        _DRAWN_ON.reset(before)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ at a time.
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hermes_rl.environment.budget import Budget
 from hermes_rl.environment.contract import Environment
@@ -31,7 +32,7 @@ async def generate_groups(env: Environment, path: Path, *, resume: bool = False)
     tally = Tally(budget=budget)
     with only_writer(path, "--env.data_path_to_save_groups"):
         done = finished_draws(env, path, tally) if resume else {}
-        _store_split(env, path.with_suffix(".split.json"))
+        store_split(env, path.with_suffix(".split.json"))
         await _make_missing(env, path, tally, done)
     await env.wandb_log({f"train/{name}": value for name, value in tally.summary().items()})
     return tally
@@ -88,7 +89,7 @@ def finished_draws(env: Environment, path: Path, tally: Tally) -> dict[int, str]
     return done
 
 
-def _store_split(env: Environment, path: Path) -> None:
+def store_split(env: Environment, path: Path) -> None:
     """Which items were held out of this run, for whoever evaluates its policy later."""
     split = {
         "format": "hermes-rl/split/1",
@@ -134,7 +135,12 @@ def append_group(writer: RecordWriter, group: Group) -> None:
 async def _keep(env: Environment, group: Group, writer: RecordWriter, tally: Tally) -> None:
     append_group(writer, group)
     tally.add(group)
+    await note_group(env, group, atropos_columns(group) if group.scored else None)
+
+
+async def note_group(env: Environment, group: Group, columns: dict[str, Any] | None) -> None:
+    """Let the environment learn of a finished group; `columns` is Atropos' form of its scored rollouts, if any."""
     env.pass_rates.add(group)
     env.note_tool_errors(group)
-    if group.scored:
-        await env.add_rollouts_for_wandb(atropos_columns(group), group.item)
+    if columns is not None:
+        await env.add_rollouts_for_wandb(columns, group.item)

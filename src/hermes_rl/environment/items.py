@@ -113,8 +113,11 @@ class ItemStream:
                 raise ConfigError("train_items() gave no items; return at least one, or define get_next_item()")
             self._ids = [self.item_id(item) for item in self.items]
 
-    async def next(self, done: Mapping[int, str] | None = None) -> Draw | None:
-        """The next draw of this shard, or None when there are no more. Those in `done`, by their item id, are past."""
+    async def next(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
+        """The next draw of this shard, or None when there are no more.
+
+        Those in `done` are past. Where their item ids are known, `next_item` must give the same items again.
+        """
         done = done or {}
         while True:
             number = self.number
@@ -133,7 +136,7 @@ class ItemStream:
             draw = self._checked(number, item)
             if number not in done:
                 return draw
-            if done[number] != draw.item_id:
+            if done[number] not in (None, draw.item_id):
                 raise ConfigError(
                     f"draw {number} was item {done[number]} when the groups were written and is item {draw.item_id} "
                     "now: get_next_item does not repeat, so the run cannot be resumed; start it anew with --overwrite"

@@ -136,7 +136,7 @@ def _agent_loop(
         server=server,
         tool_schemas=plan.tool_schemas,
         valid_tool_names=plan.valid_tool_names,
-        max_turns=config.max_agent_turns,
+        max_turns=_turn_limit(env, plan.item),
         task_id=task_id,
         temperature=plan.temperature,
         max_tokens=config.max_token_length,
@@ -165,6 +165,13 @@ def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> 
             overrides={"read_file": None, **config.tool_result_overrides},
         ),
     )
+
+
+def _turn_limit(env: Environment, item: Any) -> int:
+    try:
+        return env.turn_limit(item)
+    except Exception as error:
+        raise AuthorError("turn_limit", f"turn_limit raised {type(error).__name__}: {error}") from error
 
 
 async def _next_user_message(env: Environment, item: Any, messages: list[dict[str, Any]]) -> str | None:

@@ -21,6 +21,7 @@ from hermes_rl.inference import APIServerConfig, ServerBaseline
 Model = TypeVar("Model", bound=BaseModel)
 
 SECTIONS = ("env", "openai", "tinker")
+SECRETS = {"api_key", "inference_token", "rollout_server_token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,12 @@ def resolve(
     if not endpoints_default:
         return Settings(env, (_merged(APIServerConfig(), over, "openai"),) if over else ())
     return Settings(env, tuple(_merged(endpoint, over, "openai") for endpoint in endpoints_default))
+
+
+def merged_section(default: Model, section: str, file: Path | None, flags: Mapping[str, str]) -> Model:
+    """One section alone, for a command that runs no environment."""
+    values = _known((read_yaml(file) if file else {}).get(section) or {}, type(default), f"{file}, section {section}")
+    return _merged(default, values | _parsed(type(default), flags), section)
 
 
 def defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
@@ -134,5 +141,5 @@ def _problem(section: str, problem: Any) -> str:
     place = ".".join(map(str, problem["loc"]))
     if not place:
         return str(problem["msg"])
-    got = "" if "api_key" in problem["loc"] else f", got {problem['input']!r}"
+    got = "" if SECRETS & set(problem["loc"]) else f", got {problem['input']!r}"
     return f"--{section}.{place}: {problem['msg']}{got}"

@@ -5,11 +5,9 @@ Every way a request can fail is an EndpointError whose cause is stable; `retryab
 
 import asyncio
 import io
-import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -20,6 +18,7 @@ from hermes_rl.deadline import Deadline
 from hermes_rl.errors import ContextFullError, EndpointError
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.secrets import HIDDEN
+from hermes_rl.waiting import seconds_asked_for
 
 BODY_SHOWN = 500
 CONNECT_TIMEOUT = 10.0
@@ -66,7 +65,7 @@ class Endpoint:
         deadline.begin(timeout)
         try:
             async with self._slots[split]:
-                return await self._exchange("POST", (self.root if at_root else self.base_url) + path, body)
+                return self._json(await self._exchange("POST", (self.root if at_root else self.base_url) + path, body))
         except asyncio.CancelledError:
             try:
                 deadline.reraise()
@@ -78,13 +77,20 @@ class Endpoint:
 
     async def get(self, path: str, *, timeout: float) -> Any:
         """The decoded answer to a GET on the API's root; used to see whether the endpoint is up."""
+        return self._json(await self._within(timeout, "GET", path, None))
+
+    async def tell(self, path: str, body: Mapping[str, Any], *, timeout: float) -> None:
+        """Have the server do something whose answer is only that it was done; beside requests for tokens."""
+        await self._within(timeout, "POST", path, body)
+
+    async def _within(self, timeout: float, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         try:
             async with asyncio.timeout(timeout):
-                return await self._exchange("GET", self.base_url + path, None)
+                return await self._exchange(method, self.base_url + path, body)
         except TimeoutError:
             raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=True) from None
 
-    async def _exchange(self, method: str, address: str, body: Mapping[str, Any] | None) -> Any:
+    async def _exchange(self, method: str, address: str, body: Mapping[str, Any] | None) -> bytes:
         data: bytes | io.BytesIO | None = None if body is None else jsontext.dumps(body)
         if isinstance(data, bytes) and len(data) >= LARGE_BODY:
             # aiohttp writes bytes in one go, which holds the loop, and warns of it.
@@ -101,6 +107,9 @@ class Endpoint:
             raise self._error("connection", f"cannot be reached: {str(error) or type(error).__name__}") from error
         if response.status != 200:
             raise self._status_error(response.status, raw, response.headers.get("Retry-After"))
+        return raw
+
+    def _json(self, raw: bytes) -> Any:
         try:
             return jsontext.loads(raw)
         except ValueError as error:
@@ -130,18 +139,6 @@ class RetryableEndpointError(EndpointError):
     """Asking again, perhaps elsewhere, may succeed. `retry_after` is the wait the endpoint asked for, in seconds."""
 
     retry_after: float | None = None
-
-
-def seconds_asked_for(retry_after: str, now: datetime) -> float | None:
-    """The wait that a Retry-After header asks for, as seconds or as a date; None when it says neither."""
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(retry_after) - now).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _shown(raw: bytes) -> str:

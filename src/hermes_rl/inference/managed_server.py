@@ -134,10 +134,10 @@ class ManagedServer:
 
         async def sample(endpoint: Endpoint, asked: SamplingRequest, timeout: float) -> Answer:
             if not endpoint.config.n_kwarg_is_ignored or asked.n == 1:
-                return await _generate(endpoint, ask.ids, asked, model, split, timeout)
+                return await generate(endpoint, ask.ids, asked, model, split, timeout)
             alone = [replace(asked, n=1, seed=_seed(asked.seed, place)) for place in range(asked.n)]
             return _together(
-                await asyncio.gather(*(_generate(endpoint, ask.ids, one, model, split, timeout) for one in alone))
+                await asyncio.gather(*(generate(endpoint, ask.ids, one, model, split, timeout) for one in alone))
             )
 
         # The endpoint of the turns before has their prefix in its cache.
@@ -150,7 +150,7 @@ class ManagedServer:
         return model or (self._endpoint.config.model_name if self._endpoint else "")
 
 
-async def _generate(
+async def generate(
     endpoint: Endpoint, ids: Sequence[int], request: SamplingRequest, model: str | None, split: str, timeout: float
 ) -> Answer:
     """One request on the best route the endpoint has."""

@@ -6,7 +6,6 @@ and the body.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ from hermes_rl.inference.token_engines import engine_for
 from hermes_rl.messages import Message
 from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings
 from hermes_rl.tokens.formats import chat_format
+from hermes_rl.waiting import pause
 
 T = TypeVar("T")
 # Seconds one answer to "are you there" may take, and between two questions.
@@ -43,7 +43,7 @@ class RetryPolicy:
         """What the endpoint asked for, else a doubling wait with jitter; attempts count from 0."""
         if asked_for is not None:
             return asked_for
-        return random.uniform(0.5, 1.0) * min(self.longest_wait, self.first_wait * 2.0 ** min(attempt, 64))
+        return pause(attempt, first=self.first_wait, longest=self.longest_wait)
 
 
 class ServerManager:

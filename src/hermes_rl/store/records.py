@@ -161,6 +161,10 @@ class RecordWriter:
             self._cut_torn_line()
             raise
 
+    def sync(self) -> None:
+        """Return when what was written is on the disk."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         os.close(self._file)
 

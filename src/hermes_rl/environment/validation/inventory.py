@@ -104,7 +104,8 @@ async def take_inventory(env: HermesAgentBaseEnv) -> Inventory:
     with asking("sampler"):
         sampler = env.sampler()
         places = [sampler.choose(number, ids, env.pass_rates, env.config.seed) for number in range(DRAWS)]
-        first = _different([train[place] for place in places])
+    # Made anew: one beyond the first PROMPTS has no prompt in `train`.
+    first = _different(_items(env, [train[place].value for place in places], "train"))
     return Inventory(train, held_out, random_access=True, first=first)
 
 

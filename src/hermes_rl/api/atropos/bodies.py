@@ -1,0 +1,109 @@
+"""Bodies of the Atropos routes: JSON, packed or not, within a limit.
+
+Always true: what a packed body unpacks to is never beyond the limit, however small it was; what is no JSON, or not of
+its shape, is refused with the field's name and never fails.
+"""
+
+import zlib
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hermes_rl import jsontext
+from hermes_rl.api.problems import RefusedError
+
+# gzip's own framing.
+GZIP = 31
+PIECE = 2**20
+
+Word = Annotated[str, Field(max_length=10_000)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Part = Annotated[float, Field(ge=0, le=1)]
+
+
+class AtroposBody(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class Registration(AtroposBody):
+    """A trainer that wants batches."""
+
+    wandb_group: Word
+    wandb_project: Word
+    batch_size: Annotated[int, Field(ge=1, lt=2**31)]
+    max_token_len: Whole
+    checkpoint_dir: Word
+    save_checkpoint_interval: Whole
+    starting_step: Whole
+    num_steps: Whole
+
+
+class RegisterEnv(AtroposBody):
+    """An environment that wants to post."""
+
+    max_token_length: Whole
+    desired_name: Annotated[str, Field(max_length=200)] | None = None
+    weight: Annotated[float, Field(ge=0, le=1e9)]
+    group_size: Annotated[int, Field(ge=1, lt=2**16)]
+    min_batch_allocation: Part | None = None
+
+
+class EnvIdentifier(AtroposBody):
+    env_id: Whole
+
+
+AnyBody = TypeVar("AnyBody", bound=AtroposBody)
+
+
+async def read_small(request: Request, kind: type[AnyBody]) -> AnyBody:
+    """The body as this model. The door cuts off what is too large for it."""
+    text = unpacked(await request.body(), request.headers.get("content-encoding", ""), PIECE)
+    try:
+        return kind.model_validate(jsontext.loads(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "body"
+        raise RefusedError(422, "invalid", f"{field}: {first['msg']}", field=field) from None
+    except ValueError as error:
+        raise RefusedError(422, "invalid", f"the body is no JSON: {error}", field="body") from None
+
+
+def unpacked(data: bytes, encoding: str, limit: int) -> bytes:
+    """The body without its packing."""
+    if encoding.strip().lower() in {"", "identity"}:
+        return _within(data, limit)
+    if "gzip" not in encoding.lower():
+        raise RefusedError(
+            415, "wrong_encoding", f"a body is packed with gzip or not at all, not with {encoding[:50]!r}"
+        )
+    pieces: list[bytes] = []
+    size = 0
+    while data:
+        member = zlib.decompressobj(GZIP)
+        while not member.eof:
+            try:
+                piece = member.decompress(data, PIECE)
+            except zlib.error as error:
+                raise RefusedError(400, "bad_gzip", f"the body is no gzip: {error}") from None
+            data = member.unconsumed_tail
+            if not piece and not data and not member.eof:
+                raise RefusedError(400, "bad_gzip", "the gzip in the body ends too early")
+            size += len(piece)
+            if size > limit:
+                raise RefusedError(413, "too_large", f"the body unpacks to more than {limit} bytes")
+            pieces.append(piece)
+        # Some writers fill up with zeros.
+        data = member.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
+
+
+def _within(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise RefusedError(413, "too_large", f"the body has {len(data)} bytes; {limit} is the most")
+    return data
+
+
+def body_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """What OpenAPI is to say of a route that reads its body itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

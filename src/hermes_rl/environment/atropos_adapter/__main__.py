@@ -1,0 +1,33 @@
+"""atroposlib's own command line for any environment: `python -m hermes_rl.environment.atropos_adapter ENV MODE …`."""
+
+import signal
+import sys
+
+import click
+
+from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
+from hermes_rl.environment.loader import load_environment
+from hermes_rl.errors import ConfigError, HermesRLError
+
+
+def main() -> int:
+    """The command line of atroposlib for the environment that the first argument names."""
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        click.echo("usage: python -m hermes_rl.environment.atropos_adapter ENV serve|process|evaluate …", err=True)
+        return 2
+    # Asked to end, atroposlib would leave its sandboxes behind; interrupted, it closes them.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        # atroposlib reads its flags from sys.argv.
+        atropos_environment(load_environment(sys.argv.pop(1))).cli()
+    except HermesRLError as error:
+        click.echo(f"error: {error}", err=True)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The tables, as migrations: forward only, each applied once, in one transaction with the note that it was.
+
+Always true: a migration that was released is never changed; a blob is written once and later perhaps deleted, never
+rewritten; what happens to a group is told in small rows beside it.
+"""
+
+from collections.abc import Sequence
+
+from hermes_rl.store.database.errors import NewerSchemaError
+from hermes_rl.store.database.steps import Dialect, Steps, ask, lock, one
+
+# Each index costs a page or more of every commit, which is why there is none by score: a page of rollouts is looked for
+# from the newest on. `place` orders the queue, and a rollout's id is its group's place and its own number in one, see
+# rows.py.
+FIRST = """
+CREATE TABLE environments (
+    id {key},
+    name TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    group_size {int},
+    weight {float} NOT NULL,
+    minimum {float} NOT NULL,
+    settings TEXT NOT NULL,
+    registered_at {float} NOT NULL,
+    seen_at {float} NOT NULL,
+    connected {int} NOT NULL,
+    running {int} NOT NULL,
+    cursor_draw {int},
+    UNIQUE (name, instance)
+);
+CREATE TABLE trainers (
+    name TEXT PRIMARY KEY,
+    batch_size {int} NOT NULL,
+    max_staleness {int},
+    needs TEXT NOT NULL,
+    settings TEXT NOT NULL,
+    registration {int} NOT NULL,
+    registered_at {float} NOT NULL
+);
+CREATE TABLE versions (
+    version {int} PRIMARY KEY,
+    by_whom TEXT NOT NULL,
+    set_at {float} NOT NULL
+);
+CREATE TABLE groups (
+    place {key},
+    id TEXT NOT NULL UNIQUE,
+    content_id TEXT NOT NULL,
+    environment {int} NOT NULL,
+    item_id TEXT NOT NULL,
+    split TEXT NOT NULL,
+    draw {int} NOT NULL,
+    rollouts {int} NOT NULL,
+    size {int} NOT NULL,
+    oldest_version {int},
+    lacks TEXT NOT NULL,
+    withheld TEXT,
+    arrived_at {float} NOT NULL,
+    bytes {int} NOT NULL,
+    kept {int} NOT NULL
+);
+CREATE INDEX groups_draws ON groups (environment, draw);
+CREATE INDEX groups_kept ON groups (place) WHERE kept = 1;
+CREATE TABLE blobs (
+    place {int} PRIMARY KEY,
+    data {blob} NOT NULL
+);
+CREATE TABLE queue (
+    place {int} PRIMARY KEY,
+    environment {int} NOT NULL,
+    size {int} NOT NULL,
+    oldest_version {int},
+    lacks TEXT NOT NULL,
+    batch {int}
+);
+CREATE INDEX queue_batch ON queue (batch);
+CREATE TABLE batches (
+    id {key},
+    request TEXT UNIQUE,
+    trainer TEXT NOT NULL,
+    version {int} NOT NULL,
+    state TEXT NOT NULL,
+    leased_at {float} NOT NULL,
+    expires_at {float} NOT NULL,
+    ended_at {float}
+);
+CREATE INDEX batches_leased ON batches (expires_at) WHERE state = 'leased';
+CREATE TABLE batch_groups (
+    batch {int} NOT NULL,
+    place {int} NOT NULL,
+    PRIMARY KEY (batch, place)
+);
+CREATE TABLE outcomes (
+    place {int} PRIMARY KEY,
+    environment {int} NOT NULL,
+    size {int} NOT NULL,
+    outcome TEXT NOT NULL,
+    cause TEXT NOT NULL,
+    batch {int},
+    at {float} NOT NULL
+);
+CREATE INDEX outcomes_counted ON outcomes (environment, outcome, cause, size);
+CREATE INDEX outcomes_at ON outcomes (at);
+CREATE TABLE rollouts (
+    id {int} PRIMARY KEY,
+    place {int} NOT NULL,
+    environment {int} NOT NULL,
+    number {int} NOT NULL,
+    item_id TEXT NOT NULL,
+    seed TEXT NOT NULL,
+    score {float},
+    stop_reason TEXT,
+    failure TEXT,
+    cause TEXT,
+    withheld TEXT,
+    turns {int} NOT NULL,
+    sequences {int} NOT NULL,
+    tokens {int} NOT NULL,
+    prompt_tokens {int},
+    completion_tokens {int},
+    seconds {float} NOT NULL
+);
+CREATE INDEX rollouts_environment ON rollouts (environment, id);
+CREATE INDEX rollouts_failure ON rollouts (failure, id) WHERE failure IS NOT NULL;
+CREATE TABLE unindexed (
+    place {int} PRIMARY KEY
+);
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    settings TEXT NOT NULL,
+    started_at {float} NOT NULL,
+    changed_at {float} NOT NULL
+);
+CREATE TABLE metrics (
+    id {key},
+    run TEXT NOT NULL,
+    step {int} NOT NULL,
+    name TEXT NOT NULL,
+    value {float},
+    at {float} NOT NULL
+);
+CREATE INDEX metrics_run ON metrics (run, id);
+"""
+
+FIRST_FOR = {
+    "sqlite": "CREATE VIRTUAL TABLE texts USING fts5 (text);",
+    # Blobs come packed: trying to compress them again costs ten times the insert.
+    # A word index that is bent for one natural language would not find identifiers and paths.
+    "postgresql": """
+CREATE TABLE texts (
+    rollout BIGINT PRIMARY KEY,
+    text TEXT NOT NULL,
+    words TSVECTOR GENERATED ALWAYS AS (to_tsvector('simple', text)) STORED
+);
+CREATE INDEX texts_words ON texts USING GIN (words);
+ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+""",
+}
+
+# Each is the SQL for both databases, then what only one of them is given.
+MIGRATIONS: tuple[tuple[str, dict[str, str]], ...] = ((FIRST, FIRST_FOR),)
+
+
+def migrate(dialect: Dialect, migrations: Sequence[tuple[str, dict[str, str]]] = MIGRATIONS) -> Steps[int]:
+    """Bring the database to the newest version; how many steps that took."""
+    yield from lock(dialect)
+    yield from ask("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_at TEXT NOT NULL)")
+    row = yield from one("SELECT COALESCE(MAX(version), 0) FROM schema_versions")
+    present = row[0] if row else 0
+    if present > len(migrations):
+        raise NewerSchemaError(
+            f"the database has schema version {present}; this hermes-rl knows {len(migrations)}: "
+            "upgrade hermes-rl (`pip install -U hermes-rl`), or name another database"
+        )
+    for version, (shared, own) in enumerate(migrations[present:], present + 1):
+        for statement in statements(shared.format(**dialect.types)) + statements(own.get(dialect.name, "")):
+            yield from ask(statement)
+        yield from ask("INSERT INTO schema_versions (version, applied_at) VALUES (?, CURRENT_TIMESTAMP)", version)
+    return len(migrations) - present
+
+
+def statements(sql: str) -> list[str]:
+    return [statement for part in sql.split(";") if (statement := part.strip())]

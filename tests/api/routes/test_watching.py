@@ -1,0 +1,45 @@
+from hermes_rl.store.database import Store, StoreUnavailableError
+from tests.store.database.making import make_group
+from tests.support.trajectory_api import Caller
+
+
+async def test_the_queue_is_told_by_environment(api: Caller) -> None:
+    await api.train(4)
+    for name in "ab":
+        await api.post(await api.register(name), make_group(4))
+    await api.lease()
+    _, status = await api("GET", "/v1/status")
+    assert status["total"] == {"waiting_groups": 1, "waiting": 4, "leased_groups": 1, "leased": 4}
+    assert status["environments"]["1"]["leased"] == 4 and status["environments"]["2"]["waiting"] == 4
+
+
+async def test_what_became_of_groups_is_told_by_cause(api: Caller) -> None:
+    await api.post(await api.register(), make_group(4, withheld="equal_scores"))
+    assert [one["cause"] for one in (await api("GET", "/v1/status"))[1]["outcomes"]] == ["withheld"]
+
+
+async def test_one_whose_database_is_away_is_alive_and_not_ready(api: Caller, store: Store) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailableError("away")
+
+    store._engine.read = away  # type: ignore[method-assign, assignment]
+    assert [(await api("GET", path))[0] for path in ("/health", "/ready")] == [200, 503]
+
+
+async def test_prometheus_reads_the_queue_and_the_requests(api: Caller) -> None:
+    await api.post(await api.register('e"\n'), make_group(4))
+    text = (await api("GET", "/metrics"))[1].decode()
+    assert r'hermes_rl_queued_rollouts{environment="e\"\n",number="1",state="waiting"} 4' in text
+    assert 'route="/v1/environments/{environment}/groups",status="201"} 1' in text
+
+
+async def test_paths_that_nobody_serves_make_no_series_of_their_own(api: Caller) -> None:
+    for number in range(3):
+        await api("GET", f"/nothing/{number}")
+    text = (await api("GET", "/metrics"))[1].decode()
+    assert 'method="GET",route="none",status="404"} 3' in text
+
+
+async def test_the_schema_names_every_route(api: Caller) -> None:
+    _, schema = await api("GET", "/openapi.json")
+    assert {"/v1/batches", "/v1/environments/{environment}/groups", "/v1/status"} <= set(schema["paths"])

@@ -1,0 +1,79 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hermes_rl.store.database.errors import NewerSchemaError
+from hermes_rl.store.database.postgres import PostgresEngine
+from hermes_rl.store.database.schema import MIGRATIONS, migrate
+from hermes_rl.store.database.steps import Engine, ask
+from hermes_rl.store.database.store import open_store, opened_engine
+from tests.store.database.making import add_groups, with_trainer
+
+NEXT = ("ALTER TABLE groups ADD COLUMN note TEXT; CREATE INDEX groups_note ON groups (note);", {"sqlite": ""})
+BROKEN: tuple[str, dict[str, str]] = ("CREATE TABLE half (id {int}); CREATE TABLE half (id {int});", {})
+
+
+async def versions(engine: Engine) -> list[int]:
+    return [version for (version,) in await engine.read(lambda: ask("SELECT version FROM schema_versions ORDER BY 1"))]
+
+
+async def test_a_new_database_has_every_version(address: str) -> None:
+    async with opened_engine(address) as engine:
+        assert await versions(engine) == list(range(1, len(MIGRATIONS) + 1))
+
+
+async def test_a_database_that_is_up_to_date_is_left_alone(address: str) -> None:
+    async with opened_engine(address) as engine:
+        assert await engine.write(lambda: migrate(engine.dialect)) == 0
+
+
+async def test_stores_opened_at_once_make_one_schema(address: str) -> None:
+    async def use() -> None:
+        async with open_store(address) as store:
+            await store.status()
+
+    await asyncio.gather(*(use() for _ in range(4)))
+
+
+async def test_a_store_of_version_1_keeps_its_groups_when_it_is_migrated(address: str) -> None:
+    async with opened_engine(address, MIGRATIONS[:1]) as engine:
+        assert await versions(engine) == [1]
+    async with open_store(address) as store:
+        places = await add_groups(store, await with_trainer(store), 2)
+    async with opened_engine(address, (*MIGRATIONS, NEXT)) as engine:
+        rows = await engine.read(lambda: ask("SELECT place, note FROM groups ORDER BY place"))
+        assert rows == [(place, None) for place in places]
+
+
+async def test_a_migration_that_fails_leaves_nothing(address: str) -> None:
+    async with opened_engine(address) as engine:
+        with pytest.raises(Exception, match="half"):
+            await engine.write(lambda: migrate(engine.dialect, (*MIGRATIONS, BROKEN)))
+        assert await versions(engine) == list(range(1, len(MIGRATIONS) + 1))
+        await engine.write(lambda: ask("CREATE TABLE half (id BIGINT)"))
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do(address: str) -> None:
+    async with opened_engine(address, (*MIGRATIONS, NEXT)):
+        pass
+    with pytest.raises(NewerSchemaError, match="upgrade hermes-rl"):
+        async with open_store(address):
+            pass
+
+
+async def test_blobs_are_stored_as_they_are(address: str) -> None:
+    async with opened_engine(address) as engine:
+        if isinstance(engine, PostgresEngine):
+            storage = (
+                "SELECT attstorage::TEXT FROM pg_attribute WHERE attrelid = 'blobs'::REGCLASS AND attname = 'data'"
+            )
+            assert await engine.read(lambda: ask(storage)) == [("e",)]
+        else:
+            assert await engine.read(lambda: ask("PRAGMA page_size")) == [(16_384,)]
+
+
+@pytest.mark.parametrize(("pragma", "value"), [("journal_mode", "wal"), ("synchronous", 2)])
+async def test_sqlite_syncs_every_commit(tmp_path: Path, pragma: str, value: object) -> None:
+    async with opened_engine(tmp_path / "store.db") as engine:
+        assert await engine.write(lambda: ask(f"PRAGMA {pragma}")) == [(value,)]

@@ -186,6 +186,17 @@ async def test_worked_examples_in_the_prompt_are_not_the_agents_calls() -> None:
     assert (result.tool_calls, result.tools_used) == ([], [])
 
 
+async def test_the_answer_of_a_worked_example_is_not_the_agents() -> None:
+    prompt: list[Message] = [
+        {"role": "user", "content": "example"},
+        {"role": "assistant", "content": "It says 417."},
+        {"role": "user", "content": "go"},
+    ]
+    async with ScriptedModel(in_order(then=Text(""))) as model, _server(model) as server:
+        result = await HermesAgentLoop(server, [], set()).run(prompt)
+    assert result.final_response == ""
+
+
 async def test_a_failed_endpoint_raises_and_keeps_the_work_so_far(host: ToolHost) -> None:
     script = in_order(Calls([call("echo kept")]), then=Status(500))
     async with ScriptedModel(script) as model, _server(model) as server:

@@ -60,7 +60,7 @@ def test_a_verb_without_an_environment_says_what_to_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("process", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, web_research)"),
+        (("process", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)"),
         (("process", "terminal_test", "--env.group_size", "none"), "--env.group_size"),
         (("process", "terminal_test", "--env.grup_size", "3"), "No such option"),
         (("process", "terminal_test", "--config", "missing.yaml"), "missing.yaml cannot be read"),
@@ -171,7 +171,7 @@ def test_a_dead_endpoint_says_what_to_start() -> None:
 
 def test_environments_are_listed_for_programs_too() -> None:
     rows = json.loads(hermes_rl("env", "list", "--json").stdout)
-    assert [row["name"] for row in rows] == ["gsm8k", "harbor", "swe", "terminal_test", "web_research"]
+    assert [row["name"] for row in rows] == "gsm8k harbor swe terminal_test terminal_words web_research".split()
     assert all(row["description"] for row in rows)
     assert "terminal_test" in hermes_rl("env", "list").stdout
 

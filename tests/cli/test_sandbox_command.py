@@ -127,7 +127,7 @@ def test_the_example_of_the_docs_can_be_checked(home: dict[str, str], tmp_path: 
         (("check", "local", "--setting", "colour"), "as in --setting port=2222"),
         (("check", "local", "--only", "no such check"), "the groups are start, exec"),
         (("prepare",), "name an environment first"),
-        (("prepare", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, web_research)"),
+        (("prepare", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)"),
         (("prepare", "terminal_test", "--env.terminal_backend", "dokcer"), "choose one of auto"),
     ],
 )

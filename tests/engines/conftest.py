@@ -4,7 +4,6 @@ import contextlib
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import pytest
 from aiohttp import web
 
 from scripts.hf_model import model_folder, vllm_python
+from tests.support.ports import free_port
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "small_model.py"
 # The first start downloads 93 MB.
@@ -88,15 +88,34 @@ def first_line(stream: IO[str], deadline: float) -> str:
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenEndpoint]:
     """A real vLLM on the CPU, in float32, with its token route and the weight updates of a trainer."""
-    folder, python = model_folder("smollm2"), vllm_python()
     log = tmp_path_factory.mktemp("vllm") / "log.txt"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with running_vllm(model_folder("smollm2"), log) as (served, _):
+        yield served
+
+
+@pytest.fixture(scope="session")
+def lora_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenEndpoint]:
+    """A real vLLM with the tiny model, that takes adapters while it runs."""
+    log = tmp_path_factory.mktemp("vllm") / "log.txt"
+    with running_vllm(model_folder("tiny"), log, name="tiny", lora=True) as (served, _):
+        yield served
+
+
+@contextlib.contextmanager
+def running_vllm(
+    folder: Path, log: Path, *, name: str = "smollm2", port: int = 0, lora: bool = False
+) -> Iterator[tuple[TokenEndpoint, subprocess.Popen[bytes]]]:
+    """Where the model of that folder answers, and the process, whose workers are in its group. `lora`: as a fleet's."""
+    port = port or free_port()
     options = f"--host 127.0.0.1 --port {port} --dtype float32 --max-model-len {VLLM_CONTEXT} --max-num-seqs 16"
-    options += " --enforce-eager --enable-scale-out --enable-prompt-tokens-details --served-model-name smollm2"
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), *options.split()]
+    options += f" --enforce-eager --enable-scale-out --enable-prompt-tokens-details --served-model-name {name}"
+    # On a CPU vLLM 0.32 dies when it splits the prompt of a request that has a seed.
+    options += " --max-num-batched-tokens 16384"
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if lora:
+        options += " --enable-lora --max-lora-rank 16 --max-loras 4"
+        settings["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), *options.split()]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -106,11 +125,11 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenEndpo
             # Its workers are processes of their own; they are ended with it.
             start_new_session=True,
         )
-    served = TokenEndpoint(f"http://127.0.0.1:{port}/v1", "smollm2", folder)
+    served = TokenEndpoint(f"http://127.0.0.1:{port}/v1", name, folder)
     try:
         if not answers(f"{served.root}/health", process, VLLM_DEADLINE_S):
             pytest.fail(f"vLLM does not answer, exit status {process.poll()}; its log ends: {log.read_text()[-4000:]}")
-        yield served
+        yield served, process
     finally:
         end_group(process)
 

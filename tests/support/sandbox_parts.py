@@ -210,21 +210,34 @@ class ContainerServer(Server):
         self.request("POST", f"/images/{digest[0].decode()}/tag?repo={name}&tag={tag}")
 
     def containers(self) -> list[str]:
-        """The ids of all containers, running or not."""
+        """The ids of all containers, running or not.
+
+        A docker that was killed while it removed one lists it again when it is back, though it has it no more
+        (moby/moby#51724): only what it can describe is there.
+        """
         listed: list[dict[str, Any]] = json.loads(self.request("GET", "/containers/json?all=1"))
-        return [container["Id"] for container in listed]
+        return [container["Id"] for container in listed if self._describes(container["Id"])]
+
+    def _describes(self, container: str) -> bool:
+        status, said = self._asked("GET", f"/containers/{container}/json")
+        if status >= 400 and "no such container" not in said.decode(errors="replace").lower():
+            raise PartError(f"{self.name} cannot describe {container}: {status} {said!r}{self.tail()}")
+        return status < 400
 
     def request(self, method: str, path: str, body: IO[bytes] | None = None) -> bytes:
+        status, said = self._asked(method, path, body)
+        if status >= 400:
+            raise PartError(f"{self.name} answered {method} {path} with {status}: {said!r}{self.tail()}")
+        return said
+
+    def _asked(self, method: str, path: str, body: IO[bytes] | None = None) -> tuple[int, bytes]:
         connection = UnixConnection(self.socket)
         try:
             connection.request(method, path, body, {"Content-Type": "application/x-tar"} if body else {})
             response = connection.getresponse()
-            said = response.read()
+            return response.status, response.read()
         finally:
             connection.close()
-        if response.status >= 400:
-            raise PartError(f"{self.name} answered {method} {path} with {response.status}: {said!r}{self.tail()}")
-        return said
 
     def close(self) -> None:
         if self._process is not None:

@@ -36,8 +36,8 @@ class AgentResult:
 
     @property
     def final_response(self) -> str:
-        """The text of the last assistant message that has any."""
-        return final_response(self.messages)
+        """The text of the agent's last message that has any; never that of a worked example in the prompt."""
+        return final_response(self.messages[self.prompt_length :])
 
     @property
     def tool_calls(self) -> list[ToolCall]:

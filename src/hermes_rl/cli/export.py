@@ -1,4 +1,4 @@
-"""`hermes-rl export sft|dpo FILE…`: recorded groups as rows for a trainer of your own."""
+"""`hermes-rl export`: recorded groups as rows for a trainer of your own, and a training run's weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.cli.export_weights import ExportVerb, weights
 from hermes_rl.cli.progress import progress
 from hermes_rl.environment.display import console
 from hermes_rl.store.export import Dpo, Exported, Form, Sft, count_lines, export_groups
@@ -30,9 +31,17 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=ExportVerb, subcommand_metavar="sft|dpo FILE... | RUN --to peft|merged|gguf")
 def export() -> None:
-    """Turn recorded groups into rows to train on, as TRL and `datasets` read them."""
+    """Take data or weights out: rows to train on, as TRL and `datasets` read them, or a training run's weights.
+
+    \b
+    hermes-rl export sft data/my_env.jsonl -o sft.jsonl
+    hermes-rl export my-run --to merged
+    """  # noqa: D301 - click's own mark for lines that are kept
+
+
+export.add_command(weights)
 
 
 @export.command()

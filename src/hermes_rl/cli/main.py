@@ -9,7 +9,9 @@ from functools import partial
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.cli.api import api
 from hermes_rl.cli.compare import compare
+from hermes_rl.cli.engine import engine
 from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.export import export
 from hermes_rl.cli.init import init
@@ -17,6 +19,7 @@ from hermes_rl.cli.replay import replay
 from hermes_rl.cli.report import report
 from hermes_rl.cli.rescore import rescore
 from hermes_rl.cli.sandbox import sandbox
+from hermes_rl.cli.trainer import trainer
 from hermes_rl.cli.validate import validate
 from hermes_rl.environment.command import MODES, mode_command, run_click
 from hermes_rl.environment.loader import bundled_environments, load_environment
@@ -51,7 +54,7 @@ for _mode, _help in MODES.items():
     )
 
 
-for _verb in (init, validate, compare, rescore, replay, export, report, sandbox):
+for _verb in (api, trainer, engine, init, validate, compare, rescore, replay, export, report, sandbox):
     hermes_rl.add_command(_verb)
 
 

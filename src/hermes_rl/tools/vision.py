@@ -6,7 +6,6 @@ image it refuses is the policy's own and is told to the model.
 
 import asyncio
 import base64
-import random
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -25,12 +24,13 @@ from hermes_rl.tools.files import read_any
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset, ToolsetSettings
+from hermes_rl.waiting import pause
 
 NAME = "vision"
 BODY_SHOWN = 500
 ANSWER_SHOWN = 50_000
 CONNECT_TIMEOUT = 10.0
-LONGEST_PAUSE = 8.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
 # Statuses by which endpoints say that they do not like the image or the question, and not that they are unwell.
 REFUSALS = (400, 413, 415, 422)
 
@@ -118,7 +118,7 @@ class VisionEndpoint:
                     raise failure
             if attempt >= self.settings.max_retries:
                 raise failure
-            await asyncio.sleep(random.uniform(0.5, 1.0) * min(LONGEST_PAUSE, 0.5 * 2.0**attempt))
+            await asyncio.sleep(pause(attempt, first=FIRST_PAUSE, longest=LONGEST_PAUSE))
             attempt += 1
 
     def _error(self, cause: str, what: str) -> ToolHostError:

@@ -7,6 +7,7 @@ in no message, also when the provider repeats it.
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ from hermes_rl import jsontext, secrets
 from hermes_rl.errors import ToolHostError
 from hermes_rl.tools.tool import ToolUseError
 from hermes_rl.tools.web.provider import SearchHit
+from hermes_rl.waiting import seconds_asked_for
 
 ATTEMPTS = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
@@ -81,7 +83,8 @@ class SearchAPI:
                 allow_redirects=False,
             ) as response:
                 raw = await read_at_most(response, LARGEST_ANSWER)
-                status, wait = response.status, _seconds(response.headers.get("Retry-After"))
+                wait = seconds_asked_for(response.headers.get("Retry-After", ""), datetime.now(UTC))
+                status = response.status
         except aiohttp.ClientError as error:
             fault = ToolHostError("unreachable", f"{self.name} at {self.base_url}: {type(error).__name__}: {error}")
             raise _TryAgainError(fault) from None
@@ -127,10 +130,3 @@ async def read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
 def distinct(hits: Iterable[SearchHit], limit: int) -> list[SearchHit]:
     """The first `limit` with different addresses."""
     return list({hit.url: hit for hit in reversed(list(hits))}.values())[::-1][:limit]
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    try:
-        return None if retry_after is None else max(0.0, float(retry_after))
-    except ValueError:
-        return None

@@ -1,0 +1,76 @@
+"""Requests to a server that is there, that is away, and that refuses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import tinker
+from aiohttp import web
+
+from hermes_rl.training.busy import Busy
+from hermes_rl.training.engine import EngineError
+from hermes_rl.training.tinker_api import Calls
+from hermes_rl.training.tinker_api import calls as calls_module
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "PROBE_EVERY", 0.02)
+    monkeypatch.setattr(calls_module, "LOOK_AGAIN", 0.02)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[str, list[str]]]:
+    """Its address, which ends in letters that `rstrip("/v1")` would cut, and the paths it was asked for."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    address = runner.addresses[0]
+    yield f"http://{address[0]}:{address[1]}/v11", asked
+    await runner.cleanup()
+
+
+async def test_an_address_may_end_in_letters_of_v1(server: tuple[str, list[str]]) -> None:
+    url, asked = server
+    await Calls(url, 5.0, Busy()).wait_until_up()
+    assert asked == ["/v11/api/v1/healthz"]
+
+
+async def test_a_server_that_never_comes_is_told_with_the_next_step() -> None:
+    with pytest.raises(EngineError, match="hermes-rl engine start") as gone:
+        await Calls("http://127.0.0.1:9", 0.05, Busy()).wait_until_up()
+    assert gone.value.lasting
+
+
+async def test_a_request_is_given_up_when_the_server_is_away_for_too_long() -> None:
+    with pytest.raises(EngineError, match="has been away"):
+        await Calls("http://127.0.0.1:9", 0.1, Busy()).made("wait", asyncio.sleep(60))
+
+
+async def test_a_request_may_take_long_as_long_as_the_server_answers(server: tuple[str, list[str]]) -> None:
+    await Calls(server[0], 0.1, Busy()).made("wait", asyncio.sleep(0.4))
+
+
+async def test_what_the_sdk_raises_is_an_engine_error() -> None:
+    async def fails() -> None:
+        raise tinker.TinkerError("no such model")
+
+    with pytest.raises(EngineError, match="cannot train at hosted Tinker: no such model"):
+        await Calls(None, 5.0, Busy()).made("train", fails())
+
+
+async def test_the_time_of_requests_that_overlap_counts_once() -> None:
+    busy = Busy()
+    calls = Calls(None, 5.0, busy)
+    await asyncio.gather(calls.made("wait", asyncio.sleep(0.2)), calls.made("wait", asyncio.sleep(0.2)))
+    assert 0.19 < busy.take() < 0.35
+    assert busy.take() == 0

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from hermes_rl.errors import ConfigError
+from hermes_rl.home import rl_home
+from hermes_rl.training.weights.download import Remote
+from hermes_rl.training.weights.source import find_source
+from tests.training.weights.run_files import run_folder, saved
+
+SETTINGS = {"base_url": "http://127.0.0.1:9", "base_model": "my/model"}
+
+
+def test_a_run_is_found_by_its_name() -> None:
+    run_folder(
+        rl_home() / "runs" / "by-name", [saved(3, state="tinker://m/weights/3")], name="by-name", settings=SETTINGS
+    )
+    source = find_source("by-name")
+    remote = Remote("tinker://m/sampler_weights/3", "tinker://m/weights/3", "http://127.0.0.1:9")
+    assert (source.name, source.place, source.base_model) == ("by-name", remote, "my/model")
+
+
+def test_a_run_is_found_by_its_folder(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "words", [saved(3), saved(4)], settings=SETTINGS)
+    found = find_source(str(folder), step=3)
+    assert found.saved is not None and found.saved.step == 3
+
+
+def test_the_engines_address_may_be_another_now(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "words", [saved(3)], settings=SETTINGS)
+    place = find_source(str(folder), base_url="http://127.0.0.1:10").place
+    assert isinstance(place, Remote) and place.base_url == "http://127.0.0.1:10"
+
+
+def test_a_peft_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    source = find_source(str(tmp_path))
+    assert (source.place, source.run) == (tmp_path, None)
+
+
+def test_a_tinker_path_is_asked_for_at_the_engine() -> None:
+    source = find_source("tinker://model_1/sampler_weights/one", base_url="http://127.0.0.1:9")
+    assert (source.name, source.place) == (
+        "model_1-sampler_weights-one",
+        Remote("tinker://model_1/sampler_weights/one", None, "http://127.0.0.1:9"),
+    )
+
+
+def test_a_key_is_read_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TINKER_KEY", "tml-secret")
+    place = find_source("tinker://run/weights/one", api_key="env:MY_TINKER_KEY").place
+    assert isinstance(place, Remote) and (place.state, place.api_key) == ("tinker://run/weights/one", "tml-secret")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"api_key": "env:MY_TINKER_KEY"}, "tml-secret"),
+        ({"api_key": "**********"}, None),
+        ({"api_key": "env:NOT_SET_ANYWHERE", "base_url": "http://127.0.0.1:9"}, None),
+    ],
+)
+def test_a_runs_key_is_used_where_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], key: str | None
+) -> None:
+    monkeypatch.setenv("MY_TINKER_KEY", "tml-secret")
+    place = find_source(str(run_folder(tmp_path / "words", [saved(3)], settings=settings))).place
+    assert isinstance(place, Remote) and place.api_key == key
+
+
+def test_a_name_of_nothing_says_what_could_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"no weights stf: name a run .* export sft"):
+        find_source("stf")

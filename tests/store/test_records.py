@@ -1,6 +1,7 @@
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.store import RecordWriter, group_of, read_groups, record_of
+from hermes_rl.store import RecordWriter, group_of, read_groups, record_of, write_document
 from hermes_rl.store.records import FORMAT, TAIL
 from hermes_rl.trajectory import (
     Group,
@@ -307,3 +308,27 @@ def test_a_line_that_is_no_group_is_refused_with_its_file_and_number(tmp_path: P
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(ConfigError, match=r"groups\.jsonl, line 2 holds no group"):
         list(read_groups(path))
+
+
+def test_two_who_write_a_document_at_once_leave_one_of_the_two_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+
+    def write(who: int) -> None:
+        for number in range(200):
+            write_document(path, {"who": who, "number": number, "filling": "x" * who * 5000})
+
+    writers = [threading.Thread(target=write, args=(who,)) for who in (1, 2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if path.exists():
+            said = jsontext.loads(path.read_bytes())
+            assert len(said["filling"]) == said["who"] * 5000
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_document_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "state.json").mkdir()
+    with pytest.raises(OSError, match="state"):
+        write_document(tmp_path / "state.json", {})
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]

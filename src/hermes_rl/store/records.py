@@ -5,6 +5,7 @@ A line is whole or, after a crash, the torn last one, which readers leave out an
 """
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -190,10 +191,14 @@ class RecordWriter:
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file of one object so that a reader sees the old one or the new one."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(jsontext.dumps(document) + b"\n")
-    part.replace(path)
+    """Write a JSON file of one object so that a reader sees the old one or the new one, however many write it."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.part")
+    try:
+        part.write_bytes(jsontext.dumps(document) + b"\n")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def read_groups(path: Path) -> Iterator[Group]:

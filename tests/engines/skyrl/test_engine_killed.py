@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hermes_rl.training.selfhost.record import moment_of_start
+from hermes_rl.processes import moment_of_start
 from tests.engines.skyrl.conftest import OPTIONS
 from tests.engines.skyrl.tiny_training import TinyTraining, post
 from tests.support.skyrl_engine import SkyrlEngine, skyrl_environment

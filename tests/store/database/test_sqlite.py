@@ -33,6 +33,19 @@ async def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
             other.close()
 
 
+async def test_a_store_opens_and_reads_while_another_process_writes(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(path) as store:
+        await store.put_run("r1", name="first", state="running", settings={})
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        async with asyncio.timeout(10), open_store(path) as store:
+            assert [run.id for run in await store.runs()] == ["r1"]
+    finally:
+        other.close()
+
+
 async def test_a_file_held_for_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_log, "BUSY_SECONDS", 0.05)
     path = tmp_path / "store.db"

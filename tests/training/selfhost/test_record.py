@@ -3,7 +3,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from hermes_rl.training.selfhost.record import EngineRecord, all_records, moment_of_start, read_record
+from hermes_rl.processes import moment_of_start
+from hermes_rl.training.selfhost.record import EngineRecord, all_records, read_record
 
 
 def own_record(name: str = "one") -> EngineRecord:

@@ -44,6 +44,7 @@ DIALECT = Dialect(
     },
     now="EXTRACT(EPOCH FROM clock_timestamp())::FLOAT8",
     lock="SELECT pg_advisory_xact_lock(hashtext('hermes-rl'), hashtext(current_schema()))",
+    count_tables="SELECT COUNT(to_regclass(?::TEXT))",
     text_key="rollout",
     text_matches="r.id IN (SELECT rollout FROM texts WHERE words @@ plainto_tsquery('simple', ?))",
     text_query=str,

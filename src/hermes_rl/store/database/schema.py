@@ -163,12 +163,17 @@ ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
 MIGRATIONS: tuple[tuple[str, dict[str, str]], ...] = ((FIRST, FIRST_FOR),)
 
 
+def schema_version(dialect: Dialect) -> Steps[int]:
+    """The version that the database has, 0 for an empty one; it only reads."""
+    row = yield from one(dialect.count_tables, "schema_versions")
+    return (yield from _newest()) if row and row[0] else 0
+
+
 def migrate(dialect: Dialect, migrations: Sequence[tuple[str, dict[str, str]]] = MIGRATIONS) -> Steps[int]:
     """Bring the database to the newest version; how many steps that took."""
     yield from lock(dialect)
     yield from ask("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_at TEXT NOT NULL)")
-    row = yield from one("SELECT COALESCE(MAX(version), 0) FROM schema_versions")
-    present = row[0] if row else 0
+    present = yield from _newest()
     if present > len(migrations):
         raise NewerSchemaError(
             f"the database has schema version {present}; this hermes-rl knows {len(migrations)}: "
@@ -179,6 +184,11 @@ def migrate(dialect: Dialect, migrations: Sequence[tuple[str, dict[str, str]]] =
             yield from ask(statement)
         yield from ask("INSERT INTO schema_versions (version, applied_at) VALUES (?, CURRENT_TIMESTAMP)", version)
     return len(migrations) - present
+
+
+def _newest() -> Steps[int]:
+    row = yield from one("SELECT COALESCE(MAX(version), 0) FROM schema_versions")
+    return int(row[0]) if row else 0
 
 
 def statements(sql: str) -> list[str]:

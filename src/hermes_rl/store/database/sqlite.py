@@ -49,6 +49,7 @@ DIALECT = Dialect(
     now="(julianday('now') - 2440587.5) * 86400.0",
     # A write begins with BEGIN IMMEDIATE, which is the lock.
     lock=None,
+    count_tables="SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
     text_key="rowid",
     text_matches="r.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)",
     text_query=words_of,

@@ -38,6 +38,8 @@ class Dialect:
     now: str
     # Lets one transaction at a time through, over all processes, until it ends.
     lock: str | None
+    # How many tables there are of a name, where an unqualified one is looked for.
+    count_tables: str
     text_key: str
     text_matches: str
     text_query: Callable[[str], str]

@@ -21,7 +21,7 @@ from hermes_rl.store.database.listing import Metric, Page, Run, Status, Tally, W
 from hermes_rl.store.database.members import Environment, Trainer
 from hermes_rl.store.database.postgres import PostgresEngine
 from hermes_rl.store.database.rows import read_rows, read_texts
-from hermes_rl.store.database.schema import MIGRATIONS, migrate
+from hermes_rl.store.database.schema import MIGRATIONS, migrate, schema_version
 from hermes_rl.store.database.sqlite import SQLiteEngine
 from hermes_rl.store.database.steps import Engine
 
@@ -55,7 +55,9 @@ async def opened_engine(
     in_postgres = str(address).startswith(POSTGRESQL)
     engine: Engine = PostgresEngine(str(address)) if in_postgres else SQLiteEngine(Path(address))
     try:
-        await engine.write(partial(migrate, engine.dialect, migrations))
+        # Who only reads never waits for who writes: a migration takes the lock, and is seldom due.
+        if await engine.read(partial(schema_version, engine.dialect)) != len(migrations):
+            await engine.write(partial(migrate, engine.dialect, migrations))
         yield engine
     finally:
         await engine.close()

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.processes import moment_of_start
 from hermes_rl.training.selfhost.environment import EngineEnvironment, clean_environ
 from hermes_rl.training.selfhost.places import EnginePlaces, engines_home
-from hermes_rl.training.selfhost.record import EngineRecord, moment_of_start, read_record
+from hermes_rl.training.selfhost.record import EngineRecord, read_record
 
 INSIDE = Path(__file__).with_name("inside")
 HOST = "127.0.0.1"

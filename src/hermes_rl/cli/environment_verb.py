@@ -6,7 +6,18 @@ from typing import Any
 import click
 
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loader import bundled_environments, load_environment
+from hermes_rl.runs.discovery import discover, find_environment, known_environment
+
+
+def named_environment(text: str) -> type[HermesAgentBaseEnv]:
+    """The class behind a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
+    if text not in bundled_environments() and ".py" not in text and "/" not in text:
+        discovery = discover()
+        # An id of another version is told as such; a name that is nowhere is the loader's to tell.
+        found = find_environment(text, discovery) if "@" in text else known_environment(text, discovery)
+        text = text if found is None else found.reference
+    return load_environment(text)
 
 
 class LateVerb(click.Command):
@@ -30,8 +41,8 @@ class EnvironmentVerb(LateVerb):
 
     def invoke(self, ctx: click.Context) -> int:
         if not ctx.args:
-            raise click.UsageError("name an environment first, bundled or a file; `hermes-rl env list` shows them", ctx)
+            raise click.UsageError("name an environment first, or a file; `hermes-rl env list` shows them", ctx)
         reference, *rest = ctx.args
-        command = self._command(load_environment(reference))
+        command = self._command(named_environment(reference))
         code: int = command.main(rest, prog_name=f"{ctx.command_path} {reference}", standalone_mode=False) or 0
         return code

@@ -1,6 +1,6 @@
 """A verb on recorded groups: `VERB FILE --env ENVIRONMENT`, and after it the options of that environment.
 
-Without --env the environment is the bundled one that the records name.
+Without --env the environment is the one of `hermes-rl env list` that the records name.
 """
 
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from hermes_rl.cli.environment_verb import LateVerb
+from hermes_rl.cli.environment_verb import LateVerb, named_environment
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.loader import bundled_environments, load_environment
 from hermes_rl.errors import ConfigError
+from hermes_rl.runs.discovery import discover, known_environment
 from hermes_rl.store import read_groups
 
 MakeCommand = Callable[[type[HermesAgentBaseEnv], Path], click.Command]
@@ -33,7 +33,7 @@ class RecordedVerb(LateVerb):
         if not path.is_file():
             raise ConfigError(f"there is no file {file}; name one that `hermes-rl process` wrote")
         reference, rest = _taken(rest, "--env")
-        environment = load_environment(reference or _recorded_environment(path))
+        environment = named_environment(reference or _recorded_environment(path))
         code: int = self._command(environment, path).main(rest, prog_name=ctx.command_path, standalone_mode=False) or 0
         return code
 
@@ -45,7 +45,7 @@ def _taken(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
             return argument.removeprefix(f"{option}="), arguments[:place] + arguments[place + 1 :]
         if argument == option:
             if place + 1 == len(arguments):
-                raise ConfigError(f"{option} needs a value: a bundled name, FILE.py or FILE.py:CLASS")
+                raise ConfigError(f"{option} needs a value: a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS")
             return arguments[place + 1], arguments[:place] + arguments[place + 2 :]
     return None, arguments
 
@@ -55,6 +55,9 @@ def _recorded_environment(path: Path) -> str:
     if first is None:
         raise ConfigError(f"{path} holds no group")
     name = first.provenance.environment
-    if name not in bundled_environments():
-        raise ConfigError(f"{path} was made by {name!r}, which is not bundled; name its file with --env FILE.py")
-    return name
+    found = known_environment(name, discover())
+    if found is None:
+        raise ConfigError(
+            f"{path} was made by {name!r}, which `hermes-rl env list` does not know; name its file with --env FILE.py"
+        )
+    return found.name

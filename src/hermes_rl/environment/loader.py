@@ -1,30 +1,18 @@
 """From a name or a file to an environment class: bundled ones by name, anybody's by path.
 
-Loading runs the file once as a module of its own; it never edits sys.path, and files written to the seeds' guide load
-unchanged.
+Loading runs the file once as a module of its own, and the modules near it likewise; it never edits sys.path, and files
+written to the seeds' guide load unchanged.
 """
 
-import builtins
-import hashlib
-import importlib.util
-import sys
+import inspect
 from pathlib import Path
+from types import ModuleType
 
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.seed_names import aliasing_import
+from hermes_rl.environment.private_modules import PrivateModules
 from hermes_rl.errors import ConfigError
 from hermes_rl.rewards.cpu_process import LOADED_BY
-
-PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIX = "_env"
-# The seeds' names of bundled environments.
-ALSO_KNOWN_AS = {"gsm8k_tinker": "gsm8k"}
-
-
-def bundled_folder() -> Path:
-    """Where the bundled environments are: in the package, or beside it in a checkout."""
-    shipped = PACKAGE / "bundled"
-    return shipped if any(shipped.glob(f"*{SUFFIX}.py")) else PACKAGE.parents[1] / "environments"
+from hermes_rl.shipped import ALSO_KNOWN_AS, SUFFIX, bundled_folder
 
 
 def bundled_environments() -> dict[str, Path]:
@@ -45,12 +33,13 @@ def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
             f"no environment {place!r}: it is neither a Python file nor one of the bundled ones "
             f"({', '.join(bundled) or 'none'})"
         )
-    found = environment_classes(path)
+    module = _loaded(path)
+    found = _finished(module)
     if class_name:
         if class_name not in found:
-            raise ConfigError(f"{path} has no environment class {class_name!r}; it has: {', '.join(found) or 'none'}")
+            raise ConfigError(_no_such_class(path, class_name, module))
         return found[class_name]
-    if len(found) != 1:
+    if len(set(found.values())) != 1:
         problem = "no subclass of HermesAgentBaseEnv" if not found else f"several environments: {', '.join(found)}"
         raise ConfigError(f"{path} has {problem}" + ("; name one as FILE:CLASS" if found else ""))
     return next(iter(found.values()))
@@ -58,30 +47,41 @@ def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
 
 def environment_classes(path: Path) -> dict[str, type[HermesAgentBaseEnv]]:
     """The environments a file defines itself, by class name; ones that still lack a method are left out."""
-    place = path.resolve()
-    # Two files of the same name in different folders are two modules.
-    module_name = f"hermes_rl_environment_{path.stem}_{hashlib.sha256(bytes(place)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(module_name, place)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be loaded as a Python file")
-    module = importlib.util.module_from_spec(spec)
-    vars(module)[LOADED_BY] = f"{__name__}:{environment_classes.__name__}"
-    vars(module)["__builtins__"] = {**vars(builtins), "__import__": aliasing_import()}
-    # Pydantic and dataclasses look a class's module up by its name to resolve annotations.
-    sys.modules[module_name] = module
+    return _finished(_loaded(path))
+
+
+def _loaded(path: Path) -> ModuleType:
+    modules = PrivateModules({LOADED_BY: f"{__name__}:{environment_classes.__name__}"})
     try:
-        spec.loader.exec_module(module)
+        return modules.load(path)
     except Exception as error:
-        del sys.modules[module_name]
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _finished(module: ModuleType) -> dict[str, type[HermesAgentBaseEnv]]:
     return {
         name: value
         for name, value in vars(module).items()
         if isinstance(value, type)
         and issubclass(value, HermesAgentBaseEnv)
-        and value.__module__ == module_name
-        and not getattr(value, "__abstractmethods__", None)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
     }
+
+
+def _no_such_class(path: Path, class_name: str, module: ModuleType) -> str:
+    found = ", ".join(_finished(module)) or "none"
+    meant = vars(module).get(class_name)
+    bases = meant.__mro__ if isinstance(meant, type) else ()
+    if HermesAgentBaseEnv in bases and inspect.isabstract(meant):
+        lacks = ", ".join(sorted(getattr(meant, "__abstractmethods__", ())))
+        return f"{class_name} of {path} still lacks {lacks}; define that. Environments of that file: {found}"
+    if any(base.__module__.startswith("atroposlib.") for base in bases):
+        return (
+            f"{class_name} of {path} is an environment of atroposlib: start it as `python {path} serve`; "
+            "to run it by hermes-rl, derive it from HermesAgentBaseEnv"
+        )
+    return f"{path} has no environment class {class_name!r}; it has: {found}"
 
 
 def _is_env(path: Path) -> bool:

@@ -48,6 +48,11 @@ ATROPOS_MODULES: dict[str, Mapping[str, Any]] = {
 Import = Callable[..., Any]
 
 
+def is_served(name: str) -> bool:
+    """Whether a module's name is one of the seeds'."""
+    return name in SEED_MODULES or name in ATROPOS_MODULES
+
+
 def aliasing_import() -> Import:
     """An `__import__` that serves the seeds' names beside everything else."""
     served = dict(SEED_MODULES)

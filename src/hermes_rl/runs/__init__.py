@@ -1,0 +1,1 @@
+"""Training runs: found, configured, started, watched and stopped, by people and by agents."""

@@ -75,6 +75,8 @@ class HermesAgentBaseEnv(ABC):
         self.watchdog: Watchdog | None = None
         self.last_evaluation: dict[str, Any] | None = None
         self.resume_evaluation = False
+        self.policy_version: int | None = None
+        """Of the policy that is evaluated, in serve; None where nobody counts them."""
         self._measured: Measured | None = None
         self.pass_rates = PassRates(config.pass_score)
         self.dataset_hash: str | None = None
@@ -382,7 +384,8 @@ class HermesAgentBaseEnv(ABC):
             verbose=verbose,
         )
         if self.sinks is not None:
-            self.sinks.log(metrics)
+            version = {} if self.policy_version is None else {"eval/version": self.policy_version}
+            self.sinks.log({**metrics, **version})
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Write a line of metrics to the run's sinks, its file first. Subclasses add theirs and call super()."""

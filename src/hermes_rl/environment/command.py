@@ -23,7 +23,7 @@ from hermes_rl.environment.endpoint_choice import choose_endpoint
 from hermes_rl.environment.exactness import require_exact_tokens
 from hermes_rl.environment.generation import generate_groups, store_split
 from hermes_rl.environment.report.page import write_report
-from hermes_rl.environment.serving.joining import own_name
+from hermes_rl.environment.serving.kept_files import kept_files
 from hermes_rl.environment.serving.running import board_for, serve
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.errors import ConfigError, HermesRLError
@@ -154,13 +154,13 @@ async def _evaluate(environment: type[Environment], settings: Settings, *, resum
 async def _serve(environment: type[Environment], settings: Settings) -> dict[str, Any]:
     require_exact_tokens(settings.env, settings.endpoints)
     env = environment(settings.env, settings.endpoints)
-    folder, name = rl_home() / "serve", own_name(env)
-    env.metrics_path = folder / f"{name}.metrics.jsonl"
+    kept = kept_files(env)
+    env.metrics_path = kept.metrics
     stop = Stop(settings.env.stop_timeout)
     try:
         with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog, stop.on_signals():
             async with env.opened():
-                store_split(env, folder / f"{name}.split.json")
+                store_split(env, kept.split)
                 served = await serve(env, stop, board_for(env))
     except asyncio.CancelledError:
         if stop.signals > 1:

@@ -180,6 +180,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     rollout_server_token: str | None = Field(
         None, description="Token of the trajectory API, for serve: env:NAME or file:PATH."
     )
+    serve_dir: str | None = Field(
+        None, description="Folder for what serve keeps: spool, metrics, split; the home of hermes-rl when left out."
+    )
+    evaluation_only: bool = Field(
+        False, description="In serve: make no groups for training, only evaluations as the policy moves on."
+    )
     metric_sinks: list[Literal["wandb", "trackio"]] = Field(
         default_factory=list, description="Where metrics go besides local files: wandb, trackio."
     )

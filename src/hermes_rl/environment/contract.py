@@ -33,6 +33,7 @@ class Environment(Protocol):
     watchdog: Watchdog | None
     last_evaluation: dict[str, Any] | None
     resume_evaluation: bool
+    policy_version: int | None
     pass_rates: PassRates
     dataset_hash: str | None
 

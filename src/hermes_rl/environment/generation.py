@@ -29,7 +29,7 @@ async def generate_groups(env: Environment, path: Path, *, resume: bool = False)
     An error that is no rollout's own ends the run; the groups in flight are finished and kept before it is raised.
     """
     budget = Budget.of(env.config, env.server.configs)
-    tally = Tally(budget=budget)
+    tally = Tally(budget=budget, pass_score=env.config.pass_score)
     with only_writer(path, "--env.data_path_to_save_groups"):
         done = finished_draws(env, path, tally) if resume else {}
         store_split(env, path.with_suffix(".split.json"))

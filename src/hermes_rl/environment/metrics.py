@@ -36,6 +36,7 @@ class Tally:
     budget: Budget = field(default_factory=Budget)
     limit: str | None = None
     """Which limit ended the run early, in words."""
+    pass_score: float = 1.0
 
     def add(self, group: Group) -> None:
         self.groups += 1
@@ -71,6 +72,11 @@ class Tally:
         return self.score_sum / len(self.scores) if self.scores else None
 
     @property
+    def percent_correct(self) -> float | None:
+        """The share of scored rollouts that passed, from 0 to 1 as Atropos has it under this name."""
+        return sum(score >= self.pass_score for score in self.scores) / len(self.scores) if self.scores else None
+
+    @property
     def standard_error(self) -> float | None:
         """Of the mean, taking rollouts as independent; None with fewer than two scores, or too great ones."""
         try:
@@ -86,6 +92,7 @@ class Tally:
             "scored": len(self.scores),
             "mean_score": self.mean,
             "standard_error": self.standard_error,
+            "percent_correct": self.percent_correct,
             "stop_reasons": dict(self.stop_reasons),
             "failures": dict(self.failures),
             "failure_examples": self.examples,

@@ -52,7 +52,9 @@ async def serving(
     endpoint = APIServerConfig.model_validate(
         {"base_url": model, "model_name": "scripted", "server_type": "vllm", "max_retries": 0, "timeout": 20}
     )
-    given = {**SETTINGS, "tokenizer_name": str(tokenizer(folder)), "rollout_server_url": api, **settings}
+    # Ports are used again, and the spool of another test must not be found.
+    kept = {"serve_dir": str(folder / "kept")}
+    given = {**SETTINGS, "tokenizer_name": str(tokenizer(folder)), "rollout_server_url": api, **kept, **settings}
     env = environment(HermesAgentEnvConfig.model_validate(given), [endpoint])
     env.metrics_path = folder / "serve.metrics.jsonl"
     stop = Stop(env.config.stop_timeout)

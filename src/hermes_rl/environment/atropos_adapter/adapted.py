@@ -103,7 +103,7 @@ class AdaptedEnvironment(_BaseEnv):
         require_exact_tokens(settings, endpoints)
         self.hermes = self.environment(settings, endpoints)
         self.hermes.metrics_path = rl_home() / "atropos" / f"{self.name}.metrics.jsonl"
-        self.tally = Tally(budget=Budget.of(settings, endpoints))
+        self.tally = Tally(budget=Budget.of(settings, endpoints), pass_score=settings.pass_score)
         self.withheld: Counter[str] = Counter()
         self._empty_in_a_row = 0
         self._heard = HeardSinks()

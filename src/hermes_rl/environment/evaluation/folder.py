@@ -49,7 +49,7 @@ def _asked_for(env: Environment) -> Path | None:
 
 def _newest_unfinished(env: Environment) -> Path:
     wanted = config_hash(env)
-    folders = (rl_home() / "evals").glob(f"{env.display_name()}-*/{GROUPS}")
+    folders = _base(env).glob(f"{env.display_name()}-*/{GROUPS}")
     for path in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             first = next(read_groups(path), None)
@@ -58,7 +58,7 @@ def _newest_unfinished(env: Environment) -> Path:
         if first and first.provenance.config_hash == wanted and not _finished(path.parent):
             return path.parent
     raise ConfigError(
-        f"there is no unfinished evaluation of {env.display_name()} with these settings under {rl_home() / 'evals'}; "
+        f"there is no unfinished evaluation of {env.display_name()} with these settings under {_base(env)}; "
         "start one without --resume, or name the folder of one with --env.data_dir_to_save_evals"
     )
 
@@ -69,9 +69,13 @@ def _finished(folder: Path) -> bool:
     return path.exists() and not jsontext.loads(path.read_bytes()).get("limit")
 
 
+def _base(env: Environment) -> Path:
+    return (Path(env.config.serve_dir) if env.config.serve_dir else rl_home()) / "evals"
+
+
 def _own_folder(env: Environment) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    base = rl_home() / "evals"
+    base = _base(env)
     base.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

@@ -82,7 +82,7 @@ async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> Measu
         samples=config.eval_samples,
         temperature=eval_temperature(env),
         pass_score=config.pass_score,
-        tally=Tally(budget=budget),
+        tally=Tally(budget=budget, pass_score=config.pass_score),
     )
     if held.duplicates:
         evaluation.left_out[DUPLICATE] = held.duplicates

@@ -157,6 +157,8 @@ class Course:
 
     def _free(self) -> int:
         """How many more groups may run at once."""
+        if self._env.config.evaluation_only:
+            return 0
         return max(0, self._evaluations.allowed(self._board.most) - len(self._flight))
 
     async def _begin(self, groups: int) -> bool:
@@ -192,7 +194,9 @@ class Course:
     async def _see(self, grant: WorkGrant) -> None:
         board, evaluations = self._board, self._evaluations
         moved, board.version, board.waiting = board.version != grant.version, grant.version, grant.waiting
-        evaluations.see(grant.version)
+        # One that wants no work is told to wait only while there is no trainer, and so no policy to evaluate.
+        if not (self._env.config.evaluation_only and grant.waiting):
+            evaluations.see(grant.version)
         if evaluations.running and not evaluations.allowed(board.most):
             board.waiting = "an evaluation runs"
         if moved and self._flight.window.groups >= max(1, self._env.config.min_items_sent_before_logging):

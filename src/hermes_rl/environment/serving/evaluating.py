@@ -30,7 +30,10 @@ def groups_meanwhile(handling: EvalHandling, ratio: float, most: int) -> int:
 
 
 class Evaluations:
-    """At most one runs at a time; one that falls due meanwhile is left out."""
+    """At most one runs at a time; one that falls due meanwhile is left out, or comes next where there is nothing else.
+
+    Where there is nothing else the first version is evaluated too.
+    """
 
     def __init__(self, env: Environment, board: Board) -> None:
         self._env, self._board = env, board
@@ -41,8 +44,12 @@ class Evaluations:
 
     def see(self, version: int) -> None:
         """Begin an evaluation when this version makes one due."""
+        config = self._env.config
+        if config.evaluation_only and self.running:
+            return
         before, self._version = self._version, version
-        if before is not None and is_due(before, version, self._env.config.steps_per_eval) and not self.running:
+        due = config.evaluation_only if before is None else is_due(before, version, config.steps_per_eval)
+        if due and not self.running:
             self._running = asyncio.create_task(self._evaluate(version))
 
     @property
@@ -60,7 +67,7 @@ class Evaluations:
             await asyncio.wait({self._running})
 
     async def _evaluate(self, version: int) -> None:
-        board = self._board
+        board, self._env.policy_version = self._board, version
         try:
             await self._env.run_evaluate()
         except Exception as error:  # noqa: BLE001 (the author's code may raise anything)

@@ -28,7 +28,7 @@ class Flight:
         self.changed = asyncio.Event()
         self.errors: list[Exception] = []
         self.given_up = 0
-        self.window = Tally()
+        self.window = Tally(pass_score=env.config.pass_score)
         self._env, self._delivery, self._place, self._board = env, delivery, place, board
         self._groups: set[asyncio.Task[None]] = set()
 
@@ -55,7 +55,7 @@ class Flight:
         await self.landed()
 
     def take_window(self) -> Tally:
-        window, self.window = self.window, Tally()
+        window, self.window = self.window, Tally(pass_score=self._env.config.pass_score)
         return window
 
     def _ended(self, task: asyncio.Task[None]) -> None:

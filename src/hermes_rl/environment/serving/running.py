@@ -13,7 +13,8 @@ from hermes_rl.environment.generation import groups_at_once
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.serve_display import Board, showing
 from hermes_rl.environment.serving.course import Course, Served
-from hermes_rl.environment.serving.joining import join, spool_folder
+from hermes_rl.environment.serving.joining import join
+from hermes_rl.environment.serving.kept_files import kept_files
 from hermes_rl.environment.serving.place import Place
 from hermes_rl.secrets import resolved_key
 from hermes_rl.stopping import Stop, Stopped
@@ -27,7 +28,7 @@ def board_for(env: Environment) -> Board:
         api=config.rollout_server_url,
         model=", ".join(sorted({f"{one.model_name} at {one.base_url}" for one in env.server.configs})),
         total_steps=config.total_steps,
-        tally=Tally(budget=Budget.of(config, env.server.configs)),
+        tally=Tally(budget=Budget.of(config, env.server.configs), pass_score=config.pass_score),
         most=groups_at_once(env),
         group_size=config.group_size,
     )
@@ -41,7 +42,7 @@ async def serve(env: Environment, stop: Stop, board: Board) -> Served:
     token = env.config.rollout_server_token
     key = resolved_key(token, "--env.rollout_server_token") if token else None
     async with (
-        Spool(spool_folder(env)) as spool,
+        Spool(kept_files(env).spool) as spool,
         Connection(env.config.rollout_server_url, token=key) as connection,
         showing(board),
     ):

@@ -1,0 +1,52 @@
+"""Every test here has a home of its own. `described_here` spares the process, where what it tells is not the matter."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_rl import jsontext
+from hermes_rl.environment import describing
+from hermes_rl.environment.loader import load_environment
+from hermes_rl.runs.configuration import Draft, described, edited, new_draft
+from hermes_rl.runs.configuration.described import Description, description_of
+from tests.runs.configuration.environments import model_folder, written
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="module")
+def described_here() -> Iterator[None]:
+    def describe(reference: str, changes: Mapping[str, Any]) -> Description:
+        asked = jsontext.loads(jsontext.dumps(changes))
+        return description_of(jsontext.loads(jsontext.dumps(describing.described(reference, asked))), asked)
+
+    @cache
+    def loaded(reference: str, text: str) -> Any:
+        return load_environment(reference)
+
+    def load(reference: str) -> Any:
+        return loaded(reference, Path(reference.rpartition(":")[0]).read_text())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(described, "describe", describe)
+        patch.setattr(describing, "load_environment", load)
+        yield
+
+
+@pytest.fixture
+def draft(described_here: None, tmp_path: Path) -> Draft:
+    """With the default preset, in which all that matters to the engine is locked."""
+    return new_draft(written(tmp_path))
+
+
+@pytest.fixture
+def laptop(described_here: None, tmp_path: Path) -> Draft:
+    return edited(new_draft(written(tmp_path), "laptop"), "base_model", model_folder(tmp_path))

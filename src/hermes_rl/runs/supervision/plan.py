@@ -1,0 +1,133 @@
+"""From a run file to the commands of its parts, and the files that these read.
+
+Always true: no secret is in a command or a file, only the names of variables; everything a run's parts leave behind is
+below the run's folder, but for the engine's checkpoints, which are under the run's name among the engines.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hermes_rl.errors import ConfigError
+from hermes_rl.runs.places import RunPlaces
+from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.runs.supervision.parts import PATIENCE, PartPlan, Plan, Role
+from hermes_rl.secrets import is_literal
+
+# The supervisor ends environments when the trainer has taken its last step, not they themselves.
+ENDLESS = 1_000_000_000
+# A stop shall not take a minute for rollouts that nobody will learn from.
+STOP_SECONDS = 20.0
+SECRETS = ("api_key", "rollout_server_token", "inference_token")
+# Without the working folder on its path, as the command `hermes-rl` has it.
+PROGRAM = (sys.executable, "-P", "-m", "hermes_rl")
+
+
+def plan_of(run_file: RunFile) -> Plan:
+    """Writes what the parts read, and tells their commands."""
+    places = RunPlaces(run_file.run_id)
+    engine = run_file.engine
+    parts = [
+        *([] if engine is None else [_engine(run_file.run_id, engine)]),
+        _part("api", Role.API, "api", "--json", "--port", "{port}", "--database", str(places.database)),
+        _trainer(run_file, places),
+        *(_environment(run_file, places, entry) for entry in run_file.environments),
+        _export(run_file, places),
+    ]
+    return Plan(tuple(parts), run_file.keys, str(Path.cwd()))
+
+
+def _engine(run_id: str, engine: EngineEntry) -> PartPlan:
+    options = {
+        "--model": engine.model,
+        "--name": run_id,
+        "--rank": engine.rank,
+        "--adapters": engine.adapters,
+        "--micro-batch": engine.micro_batch,
+        "--samples": engine.samples,
+        **({} if engine.environment is None else {"--environment": engine.environment}),
+    }
+    words = [str(word) for pair in options.items() for word in pair]
+    return _part("engine", Role.ENGINE, "engine", "start", "--json", "--port", "{port}", *words)
+
+
+def _trainer(run_file: RunFile, places: RunPlaces) -> PartPlan:
+    config = _written(places, "trainer", {"tinker": run_file.tinker})
+    needs = ("api",) if run_file.engine is None else ("engine", "api")
+    words = ["--run", run_file.run_id, "--config", str(config), "--stay", "--json", "--tinker.port", "{port}"]
+    words += ["--tinker.rollout_server_url", "{url:api}"]
+    if run_file.engine is not None:
+        words += ["--tinker.base_url", "{url:engine}"]
+    return _part("trainer", Role.TRAINER, "trainer", *words, needs=needs)
+
+
+def _environment(run_file: RunFile, places: RunPlaces, entry: EnvironmentEntry) -> PartPlan:
+    name = run_file.part_of(entry)
+    env = {
+        "stop_timeout": STOP_SECONDS,
+        **entry.env,
+        "total_steps": ENDLESS,
+        "serve_dir": str(places.part(name) / "serve"),
+        "inference_weight": entry.weight,
+        "evaluation_only": entry.evaluation_only,
+    }
+    # The trainer's own inference, which speaks vLLM's protocol, and answers to the name of its base model.
+    model = run_file.tinker.get("base_model")
+    openai = {"server_type": "vllm", **({"model_name": model} if model else {}), **entry.openai}
+    config = _written(places, name, {"env": env, "openai": openai})
+    words = ["--config", str(config), "--env.rollout_server_url", "{url:api}"]
+    words += ["--openai.base_url", "{url:trainer}/v1"]
+    return _part(
+        name,
+        Role.ENVIRONMENT,
+        "serve",
+        _absolute(entry.reference),
+        *words,
+        needs=("api", "trainer"),
+        evaluation_only=entry.evaluation_only,
+        registers_as=None if len(run_file.environments) == 1 else entry.registers_as or entry.name,
+    )
+
+
+def _export(run_file: RunFile, places: RunPlaces) -> PartPlan:
+    words = ["export", run_file.run_id, "--to", "peft", "-o", str(places.weights), "--overwrite", "--json"]
+    if run_file.engine is None:
+        return _part("export", Role.EXPORT, *words)
+    return _part("export", Role.EXPORT, *words, "--base-url", "{url:engine}", needs=("engine",))
+
+
+def _part(
+    name: str,
+    role: Role,
+    *words: str,
+    needs: tuple[str, ...] = (),
+    evaluation_only: bool = False,
+    registers_as: str | None = None,
+) -> PartPlan:
+    return PartPlan(name, role, (*PROGRAM, *words), needs, evaluation_only, registers_as, PATIENCE[role])
+
+
+def _written(places: RunPlaces, part: str, sections: Mapping[str, Mapping[str, Any]]) -> Path:
+    for section, values in sections.items():
+        for name in SECRETS:
+            value = values.get(name)
+            # Environments call for a key where none is needed, hence Atropos' "x" and its like.
+            if isinstance(value, str) and len(value) > 1 and is_literal(value):
+                raise ConfigError(
+                    f"{section}.{name} of {part} holds a secret itself; `hermes-rl config set NAME` keeps it, and "
+                    "env:NAME stands for it"
+                )
+    folder = places.part(part)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{part}.yaml"
+    path.write_text(yaml.safe_dump({name: dict(values) for name, values in sections.items()}, sort_keys=False))
+    return path
+
+
+def _absolute(reference: str) -> str:
+    """A file named relative to where we are is found from anywhere."""
+    file, colon, name = reference.partition(":")
+    return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else reference

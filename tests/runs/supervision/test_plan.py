@@ -1,0 +1,109 @@
+"""From a run file to commands."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hermes_rl.errors import ConfigError
+from hermes_rl.runs.places import RunPlaces
+from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role, filled, read_plan
+from hermes_rl.runs.supervision.plan import ENDLESS, PROGRAM, plan_of
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+
+
+def run_file(*environments: EnvironmentEntry, engine: bool = True) -> RunFile:
+    return RunFile(
+        run_id="r1",
+        name="one",
+        preset="laptop",
+        environments=environments or (EnvironmentEntry(name="words", reference="words.py:Words"),),
+        tinker={"total_steps": 5, "batch_size": 4},
+        engine=EngineEntry(model="/models/tiny", rank=8) if engine else None,
+        keys=("TINKER_API_KEY",),
+    )
+
+
+def part(plan: Plan, name: str) -> PartPlan:
+    return next(part for part in plan.parts if part.name == name)
+
+
+def following(words: tuple[str, ...], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
+def test_a_self_hosted_run_has_an_engine_and_the_trainer_needs_it() -> None:
+    plan = plan_of(run_file())
+    assert [one.name for one in plan.parts] == ["engine", "api", "trainer", "env", "export"]
+    assert part(plan, "trainer").needs == ("engine", "api")
+    assert following(part(plan, "trainer").command, "--tinker.base_url") == "{url:engine}"
+
+
+def test_a_hosted_run_has_none() -> None:
+    plan = plan_of(run_file(engine=False))
+    assert [one.name for one in plan.parts] == ["api", "trainer", "env", "export"]
+    assert "--tinker.base_url" not in part(plan, "trainer").command
+
+
+def test_an_environment_is_endless_and_keeps_its_things_in_the_run() -> None:
+    command = part(plan_of(run_file()), "env").command
+    told = yaml.safe_load(Path(following(command, "--config")).read_text())
+    assert told["env"]["total_steps"] == ENDLESS
+    assert told["env"]["serve_dir"].startswith(str(RunPlaces("r1").folder))
+
+
+def test_several_environments_have_parts_of_their_own_names_and_weights() -> None:
+    entries = [
+        EnvironmentEntry(name="words", reference="words.py", weight=2.0),
+        EnvironmentEntry(name="sums", reference="sums.py", evaluation_only=True),
+    ]
+    plan = plan_of(run_file(*entries))
+    assert [one.name for one in plan.parts if one.role is Role.ENVIRONMENT] == ["env-words", "env-sums"]
+    assert part(plan, "env-sums").evaluation_only
+    told = yaml.safe_load(Path(following(part(plan, "env-words").command, "--config")).read_text())
+    assert told["env"]["inference_weight"] == 2.0
+    assert part(plan, "env-words").registers_as == "words"
+
+
+def test_a_secret_in_a_section_is_refused_with_the_next_step() -> None:
+    entry = EnvironmentEntry(name="words", reference="words.py", openai={"api_key": "sk-real-secret"})
+    with pytest.raises(ConfigError, match="hermes-rl config set") as raised:
+        plan_of(run_file(entry))
+    assert "sk-real-secret" not in str(raised.value)
+
+
+def test_a_reference_to_a_secret_is_kept() -> None:
+    entry = EnvironmentEntry(name="words", reference="words.py", openai={"api_key": "env:KEY"})
+    command = part(plan_of(run_file(entry)), "env").command
+    assert yaml.safe_load(Path(following(command, "--config")).read_text())["openai"]["api_key"] == "env:KEY"
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    plan = plan_of(run_file())
+    plan.write(tmp_path / "parts.json")
+    assert read_plan(tmp_path / "parts.json") == plan
+
+
+def test_marks_in_a_command_are_filled() -> None:
+    command = filled(("a", "{port}", "{url:api}/v1", "{other}"), 8000, {"api": "http://127.0.0.1:1"})
+    assert command == ["a", "8000", "http://127.0.0.1:1/v1", "{other}"]
+
+
+def test_every_option_is_one_that_the_commands_know() -> None:
+    from click.testing import CliRunner
+
+    from hermes_rl.cli.main import hermes_rl
+
+    for name in ("engine", "api", "trainer", "export"):
+        words = filled(
+            part(plan_of(run_file()), name).command[len(PROGRAM) :], 1, {"api": "http://a", "engine": "http://e"}
+        )
+        result = CliRunner().invoke(hermes_rl, [*words, "--help"])
+        assert result.exit_code == 0, f"{name}: {result.output}"
+        for option in (word for word in words if word.startswith("--")):
+            assert option in result.output, f"{name} knows no {option}"

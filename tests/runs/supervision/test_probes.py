@@ -1,0 +1,36 @@
+import pytest
+
+from hermes_rl import jsontext
+from hermes_rl.runs.supervision import probes
+from hermes_rl.runs.supervision.parts import PartPlan, Role
+
+BEGAN = 100.0
+
+
+def row(name: str, *, instance: str = "", connected: bool = True, seen_at: float = BEGAN + 1) -> dict[str, object]:
+    return {"name": name, "instance": instance, "connected": connected, "seen_at": seen_at}
+
+
+@pytest.mark.parametrize(
+    ("known", "evaluation_only", "connected"),
+    [
+        ([row("words")], False, True),
+        ([row("other")], False, False),
+        ([row("words", connected=False)], False, False),
+        ([row("words", seen_at=BEGAN - 1)], False, False),
+        ([row("words")], True, False),
+        ([row("words"), row("words", instance="evaluation")], True, True),
+        ([row("words", instance="evaluation")], False, False),
+    ],
+)
+def test_an_environment_is_ready_when_the_api_has_heard_of_this_one_in_this_life(
+    known: list[dict[str, object]], evaluation_only: bool, connected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_got", lambda _url: jsontext.dumps(known))
+    plan = PartPlan("env-words", Role.ENVIRONMENT, (), evaluation_only=evaluation_only, registers_as="words")
+    assert probes.is_connected(plan, "http://api", BEGAN) is connected
+
+
+def test_nobody_is_ready_while_the_api_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_got", lambda _url: None)
+    assert not probes.is_connected(PartPlan("env", Role.ENVIRONMENT, ()), "http://api", BEGAN)

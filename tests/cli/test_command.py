@@ -169,13 +169,6 @@ def test_a_dead_endpoint_says_what_to_start() -> None:
     assert "Start the model server, or check --openai.base_url" in done.stderr
 
 
-def test_environments_are_listed_for_programs_too() -> None:
-    rows = json.loads(hermes_rl("env", "list", "--json").stdout)
-    assert [row["name"] for row in rows] == "gsm8k harbor swe terminal_test terminal_words web_research".split()
-    assert all(row["description"] for row in rows)
-    assert "terminal_test" in hermes_rl("env", "list").stdout
-
-
 def test_an_environments_own_command_line_has_both_modes() -> None:
     done = subprocess.run([sys.executable, "environments/terminal_test_env.py", "--help"], check=False, **NO_TERMINAL)
     assert "process" in done.stdout

@@ -8,21 +8,25 @@ from functools import partial
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.api import api
 from hermes_rl.cli.compare import compare
+from hermes_rl.cli.config import config
+from hermes_rl.cli.doctor import doctor
 from hermes_rl.cli.engine import engine
+from hermes_rl.cli.env import env
 from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.export import export
 from hermes_rl.cli.init import init
+from hermes_rl.cli.mcp import mcp
 from hermes_rl.cli.replay import replay
 from hermes_rl.cli.report import report
 from hermes_rl.cli.rescore import rescore
+from hermes_rl.cli.run import run
 from hermes_rl.cli.sandbox import sandbox
+from hermes_rl.cli.train import train
 from hermes_rl.cli.trainer import trainer
 from hermes_rl.cli.validate import validate
 from hermes_rl.environment.command import MODES, mode_command, run_click
-from hermes_rl.environment.loader import bundled_environments, load_environment
 from hermes_rl.version import __version__
 
 ALIASES = {"generate": "process", "eval": "evaluate"}
@@ -47,36 +51,33 @@ for _mode, _help in MODES.items():
         EnvironmentVerb(
             _mode,
             partial(mode_command, mode=_mode),
-            help=f"{_help}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. All its options: "
-            f"hermes-rl {_mode} ENVIRONMENT --help",
+            help=f"{_help}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. "
+            f"All its options: hermes-rl {_mode} ENVIRONMENT --help",
             options_metavar="ENVIRONMENT [OPTIONS]",
         )
     )
 
 
-for _verb in (api, trainer, engine, init, validate, compare, rescore, replay, export, report, sandbox):
+for _verb in (
+    env,
+    train,
+    run,
+    mcp,
+    api,
+    trainer,
+    engine,
+    init,
+    validate,
+    compare,
+    rescore,
+    replay,
+    export,
+    report,
+    sandbox,
+    config,
+    doctor,
+):
     hermes_rl.add_command(_verb)
-
-
-@hermes_rl.group()
-def env() -> None:
-    """See which environments there are."""
-
-
-@env.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_environments(as_json: bool) -> None:
-    """List the bundled environments."""
-    rows = [
-        {"name": name, "class": cls.__name__, "description": (cls.__doc__ or "").strip().splitlines()[0]}
-        for name in bundled_environments()
-        for cls in [load_environment(name)]
-    ]
-    if as_json:
-        click.echo(jsontext.dumps(rows).decode())
-        return
-    for row in rows:
-        click.echo(f"{row['name']:<20} {row['description']}")
 
 
 def main() -> None:

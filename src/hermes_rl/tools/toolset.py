@@ -30,9 +30,13 @@ class OpenToolset:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """`tools` are those known without opening; `open` is given the checked settings."""
+    """`tools` are those known without opening; `open` is given the checked settings.
+
+    `missing` tells why the toolset cannot work here, None when it can; one that cannot is not offered.
+    """
 
     name: str
     tools: tuple[Tool, ...] = ()
     settings: type[ToolsetSettings] = ToolsetSettings
     open: Callable[[Any], AbstractAsyncContextManager[OpenToolset]] | None = None
+    missing: Callable[[], str | None] | None = None

@@ -1,7 +1,12 @@
-"""The toolsets there are, and the opening of those an environment may use. A new one is a file and a line here."""
+"""The toolsets there are, and the opening of those an environment may use. A new one is a file and a line here.
+
+Other packages, and the floors above this one, add theirs by an entry point of the group `hermes_rl.toolsets`, which is
+looked into only when a name is not known here.
+"""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,6 +26,7 @@ from hermes_rl.tools.web import WEB
 TOOLSETS: dict[str, Toolset] = {
     toolset.name: toolset for toolset in (TERMINAL, FILE, WEB, BROWSER, CODE_EXECUTION, TODO, VISION)
 }
+ADDED = "hermes_rl.toolsets"
 
 
 def all_tools() -> dict[str, Tool]:
@@ -42,16 +48,45 @@ def tools_by_name(owners: Mapping[str, Iterable[Tool]]) -> dict[str, Tool]:
 
 
 def toolset_named(name: str) -> Toolset:
-    """The toolset of that name; ConfigError naming the known ones for any other."""
+    """The toolset of that name; ConfigError naming the known ones for any other, or why it cannot work here."""
     if name.startswith(PREFIX):
         return mcp_toolset(name)
-    if name not in TOOLSETS:
+    if name in TOOLSETS:
+        return TOOLSETS[name]
+    toolset = added_toolset(name)
+    if toolset is None:
         raise ConfigError(f"no toolset is named {name!r}; known: {known_toolsets()}")
-    return TOOLSETS[name]
+    if toolset.missing is not None and (why := toolset.missing()) is not None:
+        raise ConfigError(f"the toolset {name} cannot work here: {why}")
+    return toolset
 
 
 def known_toolsets() -> str:
-    return f"{', '.join(sorted(TOOLSETS))}, and mcp:NAME for an MCP server"
+    """Their names; of one that cannot work here, why."""
+    added = sorted({entry.name for entry in entry_points(group=ADDED)} - TOOLSETS.keys())
+    names = [*sorted(TOOLSETS), *(_with_reason(name) for name in added)]
+    return f"{', '.join(names)}, and mcp:NAME for an MCP server"
+
+
+def added_toolset(name: str) -> Toolset | None:
+    """The toolset that an entry point of that name stands for; ConfigError when it stands for none."""
+    for entry in entry_points(group=ADDED, name=name):
+        try:
+            toolset = entry.load()
+        except Exception as error:
+            raise ConfigError(f"the toolset {name} cannot be loaded from {entry.value}: {error}") from error
+        if not isinstance(toolset, Toolset):
+            raise ConfigError(f"the entry point {name} of {ADDED} leads to {entry.value}, which is no Toolset")
+        return toolset
+    return None
+
+
+def _with_reason(name: str) -> str:
+    try:
+        toolset_named(name)
+    except ConfigError as error:
+        return f"{name} (not here: {str(error).partition(': ')[2] or error})"
+    return name
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs import key_file as key_file_module
-from hermes_rl.runs.key_file import read_keys
+from hermes_rl.runs.key_file import lock_of, read_keys
 from hermes_rl.runs.keys import (
     find_key,
     found_key,
@@ -25,6 +25,7 @@ from hermes_rl.runs.keys import (
     set_key,
     unset_key,
 )
+from hermes_rl.store import only_writer
 
 SECRET = "canary-0123456789-abcdefgh"
 SET_ONE = "import sys; from hermes_rl.runs.keys import set_key; set_key(sys.argv[1], sys.argv[2])"
@@ -207,7 +208,7 @@ def test_many_threads_of_one_process_lose_none_either() -> None:
 def test_a_writer_waits_no_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_file_module, "LOCK_DEADLINE_S", 0.05)
     set_key("HF_TOKEN", SECRET)
-    with key_file_module._locked(key_file()), pytest.raises(ConfigError, match="another process has been writing"):
+    with only_writer(lock_of(key_file()), "?"), pytest.raises(ConfigError, match="another process has held"):
         set_key("HF_TOKEN", "another")
 
 

@@ -4,17 +4,16 @@ Always true: from its first byte on it is readable by its owner alone; a reader 
 several writers none loses another's key; no message holds a value.
 """
 
-import fcntl
 import os
 import re
 import shlex
 import stat
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hermes_rl.errors import ConfigError
+from hermes_rl.store import in_turn
 
 LOCK_DEADLINE_S = 20.0
 _HEAD = "# Keys of hermes-rl, for nobody else to read. Change them with: hermes-rl config set NAME\n"
@@ -40,7 +39,7 @@ def change_keys(file: Path, name: str, value: str | None) -> bool:
     try:
         # Others may pass through: with HERMES_HOME set, root's sandboxes run as other users and have their images here.
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(file):
+        with in_turn(lock_of(file), LOCK_DEADLINE_S, f"the key file {file}"):
             keys = read_keys(file)
             if keys.get(name) == value:
                 return False
@@ -100,6 +99,10 @@ def _read_line(file: Path, number: int, line: str) -> tuple[str, str]:
     raise ConfigError(f"the key file {file}, line {number} is not NAME=value; mend or remove that line")
 
 
+def lock_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.lock")
+
+
 def _replace(file: Path, keys: dict[str, str]) -> None:
     text = _HEAD + "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(keys.items()))
     aside = file.with_name(f"{file.name}.part")
@@ -115,21 +118,3 @@ def _replace(file: Path, keys: dict[str, str]) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    held = os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        give_up_at = time.monotonic() + LOCK_DEADLINE_S
-        while True:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up_at:
-                    raise ConfigError(f"another process has been writing {file} for long; try again later") from None
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(held)

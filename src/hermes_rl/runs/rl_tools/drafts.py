@@ -3,11 +3,8 @@
 Always true: of two callers of one session at a time, one changes the draft and the other waits.
 """
 
-import fcntl
 import hashlib
-import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +14,10 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration import Draft, load_draft
 from hermes_rl.runs.places import drafts_home
 from hermes_rl.runs.rl_tools.answers import RefusalError
-from hermes_rl.store import write_document
+from hermes_rl.store import in_turn, write_document
 
 # Whoever holds it may have to load an environment's file, which may import much.
 LONGEST_WAIT = 120.0
-PAUSE = 0.05
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -37,20 +33,8 @@ def checked_session(session: str) -> str:
 def held(session: str) -> Iterator[None]:
     """Nobody else changes the session's draft within this block."""
     drafts_home().mkdir(parents=True, exist_ok=True)
-    handle = os.open(_beside(session, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        end = time.monotonic() + LONGEST_WAIT
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise ConfigError(f"the draft {session!r} was in use for {LONGEST_WAIT:g} s; try again") from None
-                time.sleep(PAUSE)
+    with in_turn(_beside(session, "lock"), LONGEST_WAIT, f"the draft {session!r}"):
         yield
-    finally:
-        os.close(handle)
 
 
 def chosen_draft(session: str) -> Draft:

@@ -63,8 +63,8 @@ class SkyrlEngine:
         self._settle()
 
     def stop(self) -> None:
-        """As Ctrl-C does."""
-        self.process.send_signal(signal.SIGINT)
+        """As Ctrl-C does; that signal itself is ignored in what a shell starts in the background."""
+        self.process.send_signal(signal.SIGTERM)
         self._settle()
 
     def _settle(self) -> None:

@@ -43,6 +43,8 @@ def main() -> int:
 
 def _become(command: list[str], guard: int) -> None:
     os.setsid()
+    # What a shell starts in the background ignores it, and so would the command that is to end by it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != guard:

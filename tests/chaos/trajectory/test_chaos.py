@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -40,14 +40,23 @@ def quiet(plant: str = "none") -> Scene:
     return Scene("sqlite", Plan(), producers=1, settle=2, megabytes=MEGABYTES, plant=plant)
 
 
+def some_groups(address: str, number: int = 4) -> None:
+    """Wait until so many came, however slow the machine is."""
+    with closing(sqlite3.connect(address, timeout=10)) as store:
+        while True:
+            # There is no table before the API has made it.
+            with suppress(sqlite3.OperationalError):
+                if store.execute("SELECT 1 FROM groups WHERE place = ?", (number,)).fetchone():
+                    return
+            time.sleep(0.05)
+
+
 def forget_a_group(address: str) -> None:
     """As a store would that lost an answered group, the second that came."""
-    with closing(sqlite3.connect(address, timeout=10)) as store:
-        while not store.execute("SELECT 1 FROM groups WHERE place = 3").fetchone():
-            time.sleep(0.05)
-        with store:
-            for table in ("groups", "blobs", "queue", "outcomes"):
-                store.execute(f"DELETE FROM {table} WHERE place = 2")
+    some_groups(address, 3)
+    with closing(sqlite3.connect(address, timeout=10)) as store, store:
+        for table in ("groups", "blobs", "queue", "outcomes"):
+            store.execute(f"DELETE FROM {table} WHERE place = 2")
 
 
 def test_a_store_that_forgets_an_answered_group_is_found_out() -> None:
@@ -55,8 +64,10 @@ def test_a_store_that_forgets_an_answered_group_is_found_out() -> None:
 
 
 def test_a_consumer_that_trains_on_a_batch_twice_is_found_out() -> None:
-    assert any(breach.startswith("trained on more than once: p0/0") for breach in run(quiet("twice")).breaches)
+    assert any(
+        breach.startswith("trained on more than once: p0/0") for breach in run(quiet("twice"), some_groups).breaches
+    )
 
 
 def test_a_pair_that_was_posted_in_the_wrong_order_is_found_out() -> None:
-    assert "out of its order: p0/1 after 2" in run(quiet("swap")).breaches
+    assert "out of its order: p0/1 after 2" in run(quiet("swap"), some_groups).breaches

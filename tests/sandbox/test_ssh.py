@@ -72,7 +72,7 @@ def sessions(server: SshServer) -> set[int]:
     return server.connections() - {server.pid}
 
 
-async def until(true: Callable[[], bool], seconds: float = 20) -> None:
+async def until(true: Callable[[], bool], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not true():
             await asyncio.sleep(0.02)

@@ -31,7 +31,7 @@ class ApiProcess:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def stop(self, seconds: float = 15.0) -> int:
+    def stop(self, seconds: float = 60.0) -> int:
         """Ask it to end; its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self._ended(seconds)

@@ -86,7 +86,7 @@ async def train(store: Store, version: int) -> None:
     await store.set_version(version, by="trainer")
 
 
-async def until(true: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(true: Callable[[], Any], seconds: float = 90.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             answer = true()

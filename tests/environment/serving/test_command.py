@@ -12,12 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hermes_rl.store.database import Store
 from tests.environment.serving import counting_env
 from tests.environment.serving.counting_env import ITEMS, says_it, slowly
 from tests.environment.serving.parts import draws, tokenizer, trainer, until
 from tests.support.scripted_model import Hang
 from tests.support.token_servers import VLLMServer
+
+# Each starts processes that import much, which takes a machine with other work many seconds.
+pytestmark = pytest.mark.timeout(400)
 
 FILE = Path(counting_env.__file__)
 FLAGS = ("--env.group_size", "2", "--env.max_num_workers", "3", "--env.terminal_backend", "bubblewrap", "--json")
@@ -47,7 +52,7 @@ async def started(
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, dict[str, Any], str]:
     """Its exit code, what it printed as JSON, and what it said."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         out, said = await process.communicate()
     assert process.returncode is not None
     return process.returncode, json.loads(out or b"{}"), said.decode()
@@ -103,7 +108,7 @@ async def test_a_second_signal_gives_up_what_is_in_flight(tmp_path: Path, store:
         await asyncio.sleep(0.5)
         assert process.returncode is None
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             code, _, said = await ended(process)
     assert code == 130
     assert "Traceback" not in said
@@ -113,7 +118,7 @@ async def test_a_signal_while_the_model_is_waited_for_ends_it(tmp_path: Path, ap
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         async with started(tmp_path, api, f"http://127.0.0.1:{silent.getsockname()[1]}/v1") as process:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 connection, _ = await asyncio.get_running_loop().sock_accept(silent)
             with connection:
                 process.send_signal(signal.SIGTERM)
@@ -139,7 +144,7 @@ async def test_a_literal_token_is_warned_of_and_not_shown(tmp_path: Path, api: s
 
 
 async def ended_by_a_kill(process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await process.communicate()
     assert process.returncode == -signal.SIGKILL
 

@@ -95,10 +95,10 @@ async def test_at_its_time_limit_a_model_is_ended_and_what_it_made_counts(home: 
         return Hang() if "say 2" in request["messages"][0]["content"] else answers(request)
 
     async with ScriptedModel(hangs_at_the_second) as model:
-        report = await report_of(at(model, timeout=600), seconds_each=20.0)
+        report = await report_of(at(model, timeout=600), seconds_each=40.0)
     [one] = report["models_tested"]
     assert one["steps_tested"] == 1
-    assert "ended after 20 s with 1 groups" in one["error"]
+    assert "ended after 40 s with 1 groups" in one["error"]
     assert processes_of(home) == []
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.processes import Identity
-from hermes_rl.runs.states import Phase
+from hermes_rl.runs.states import Phase, RunState
 from hermes_rl.runs.supervision.starting import stop_run
 from hermes_rl.runs.watching.standing import LivePhase
 from tests.chaos.runs.stage import SERVICES, Stage
@@ -215,35 +215,37 @@ def _fill_disk(stage: Stage, cell: Cell) -> float:
 
 
 def _bad_configuration(stage: Stage, cell: Cell) -> float:
-    stage.hold()
-    stage.start()
-    state = stage.await_phase(Phase.FAILED)
-    true_after = stage.await_truth(TRUE_WITHIN)
-    if f"{cell.target} was told to fail" not in (state.reason or ""):
-        raise AssertionError(f"the reason does not say why: {state.reason}")
+    state, true_after = _failed(stage, f"{cell.target} was told to fail")
     if state.parts[cell.target].restarts:
         raise AssertionError("it was tried again")
-    stage.await_nothing_left()
-    stage.behave(_quick())
-    stage.release()
-    stage.resume()
-    _to_the_end(stage)
+    _mended(stage)
     return true_after
 
 
 def _raise_in_setup(stage: Stage, cell: Cell) -> float:
+    _, true_after = _failed(stage, "setup fails")
+    _mended(stage)
+    return true_after
+
+
+def _failed(stage: Stage, why: str) -> tuple[RunState, float]:
+    """A run that cannot but fail, and says why."""
     stage.hold()
     stage.start()
     state = stage.await_phase(Phase.FAILED)
     true_after = stage.await_truth(TRUE_WITHIN)
-    if "setup fails" not in (state.reason or ""):
+    if why not in (state.reason or ""):
         raise AssertionError(f"the reason does not say why: {state.reason}")
+    return state, true_after
+
+
+def _mended(stage: Stage) -> None:
+    """What it failed by is gone, and it goes on to its end."""
     stage.await_nothing_left()
     stage.behave(_quick())
     stage.release()
     stage.resume()
     _to_the_end(stage)
-    return true_after
 
 
 def _stop(stage: Stage, cell: Cell) -> float:

@@ -26,6 +26,7 @@ BROKEN_SANDBOXES: list[tuple[type[Through], str, float]] = [
     (faulty.KeepsTruncationQuiet, "output_is_cut_at_its_limit", 1),
     (faulty.IgnoresTheOutputLimit, "output_is_cut_at_its_limit", 1),
     (faulty.DropsInput, "stdin_is_given", 1),
+    (faulty.DropsInput, "outlet_is_one_socket", 1),
     (faulty.IgnoresCwd, "relative_cwd_is_below_the_workspace", 1),
     (faulty.IgnoresCwd, "missing_cwd_is_a_result", 1),
     (faulty.IgnoresTheUser, "unknown_user_is_refused", 1),
@@ -70,6 +71,7 @@ FALSE_CLAIMS = {
     "memory_is_bounded": replace(LOCAL, limits=frozenset({"memory_mb"})),
     "root_can_be_the_default": replace(LOCAL, root_user=True),
     "missing_image_is_told": replace(LOCAL, images=True),
+    "folders_are_seen_and_not_written": replace(LOCAL, folders=True),
 }
 
 

@@ -103,6 +103,7 @@ def _held(can: Capabilities) -> str:
     held = [f"isolates {apart}" if apart else "NO SANDBOX: isolates nothing", f"network {network or 'as it is there'}"]
     held.append(f"limits {', '.join(sorted(can.limits))}" if can.limits else "no limits")
     held += ["images"] * can.images + ["root user"] * can.root_user + ["writable root"] * can.writable_root
+    held += ["folders of this machine"] * can.folders
     return "; ".join(held)
 
 

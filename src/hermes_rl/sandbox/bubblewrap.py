@@ -47,6 +47,7 @@ class BubblewrapBackend:
             # Where there are no control groups the kernel still counts processes by user, and files by their tmpfs.
             limits=self._shared.groups.limits | {"processes", "disk_mb"},
             images=True,
+            folders=True,
         )
         self._start_timeout = start_timeout
         self._images = ImageStore(Kitchen(self.name, self._start_to_bake))
@@ -68,6 +69,8 @@ class BubblewrapBackend:
         owner = fresh_uid({sandbox.owner for sandbox in self._shared.open}) if os.geteuid() == 0 else None
         if owner is not None and image.root is not None:
             require_way_in(image.root)
+        for folder in wanted.folders.values() if owner is not None else ():
+            require_way_in(folder, "folder")
         return await self._started(BubblewrapSandbox(self._shared, owner, wanted), image)
 
     async def _start_to_bake(self, spec: SandboxSpec, root: Path | None) -> "BubblewrapSandbox":
@@ -97,7 +100,8 @@ class BubblewrapSandbox(ConfinedSandbox):
     async def start(self, tools: Tools, image: Image) -> None:
         """Make its control groups, start bwrap, wait until the warden answers, and lay out the files."""
         shared, limits = self._shared, self._spec.limits
-        view = View(image.root, self._disk_mb, bool(self._spec.network), writable=self._baking)
+        folders = {} if self._baking else self._spec.folders
+        view = View(image.root, self._disk_mb, bool(self._spec.network), writable=self._baking, folders=folders)
         self._make_groups(view.memory_mb)
         settings = {
             "alone": "1",

@@ -85,6 +85,7 @@ class DockerBackend:
             images=True,
             root_user=not is_gvisor(runtime or ""),
             writable_root=not is_gvisor(runtime or ""),
+            folders=engine.url.startswith("unix:"),
         )
 
     @staticmethod
@@ -135,6 +136,8 @@ class DockerBackend:
             self.capabilities,
             network_on=told.network,
             limits=told.limits | {"disk_mb"},
+            # An engine elsewhere has other folders.
+            folders=self._shared.engine.url.startswith("unix:"),
             # gVisor lets root kill the first process and write to its descriptors; and only root can use the other.
             root_user=not is_gvisor(asked or told.default_runtime),
             writable_root=not is_gvisor(asked or told.default_runtime),
@@ -413,6 +416,10 @@ def container_body(spec: SandboxSpec, image: _Image, engine: str, runtime: str) 
         **{volume: _tmpfs(engine, disk, "mode=0755") for volume in image.volumes if volume != WORKSPACE},
     }
     host["ReadonlyRootfs"] = not spec.writable_root
+    host["Mounts"] = [
+        {"Type": "bind", "Source": str(folder.resolve()), "Target": place, "ReadOnly": True}
+        for place, folder in spec.folders.items()
+    ]
     if limits.memory_mb is not None:
         # Files that are kept in memory count too.
         more = sum(_SMALL_MB if place == "/run" else disk for place in host["Tmpfs"]) + _SMALL_MB

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Self
@@ -74,12 +74,16 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is seen from inside. `image` None is the host's /usr; `writable` is for an image's setup, run by root."""
+    """What is seen from inside. `image` None is the host's /usr; `writable` is for an image's setup, run by root.
+
+    `folders` of the host are seen at these paths, read-only.
+    """
 
     image: Path | None
     disk_mb: int
     network: bool
     writable: bool = False
+    folders: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def writable_places(self) -> dict[str, int]:
@@ -125,6 +129,8 @@ def bwrap_argv(tools: Tools, etc: Mapping[str, int], view: View) -> list[str]:
     system += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in view.writable_places.items():
         system += ["--size", str(size * _MB), "--tmpfs", path]
+    for place, folder in view.folders.items():
+        system += ["--ro-bind", str(folder), place]
     system += ["--remount-ro", "/dev"]
     if view.network and (view.image is None or _is_file(view.image, "resolv.conf")):
         system += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
@@ -165,13 +171,14 @@ def fresh_uid(taken: set[int | None]) -> int:
             return uid
 
 
-def require_way_in(image: Path) -> None:
-    """ConfigError unless the user that a sandbox of root's has can enter an image's directory."""
-    closed = [one for one in (image, *image.parents) if not one.stat().st_mode & stat.S_IXOTH]
+def require_way_in(directory: Path, what: str = "image") -> None:
+    """ConfigError unless the user that a sandbox of root's has can enter a directory."""
+    closed = [one for one in (directory, *directory.parents) if not one.stat().st_mode & stat.S_IXOTH]
     if closed:
         raise ConfigError(
-            f"the image {image} cannot be used: each sandbox that root starts has a user of its own, and {closed[-1]} "
-            "cannot be entered by other users. Move the image, or let HERMES_HOME name a directory that is open to all"
+            f"the {what} {directory} cannot be used: each sandbox that root starts has a user of its own, and "
+            f"{closed[-1]} cannot be entered by other users. Move the {what}, or let HERMES_HOME name a directory that "
+            "is open to all"
         )
 
 

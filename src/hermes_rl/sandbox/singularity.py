@@ -56,6 +56,7 @@ class SingularityBackend:
             # Where there are no control groups the kernel still counts processes by user, and files by their tmpfs.
             limits=self._shared.groups.limits | {"processes", "disk_mb"},
             images=True,
+            folders=True,
         )
         self._image = None if image is None else str(image)
         self._binary = None if binary is None else str(binary)
@@ -78,6 +79,8 @@ class SingularityBackend:
         owner = fresh_uid({sandbox.owner for sandbox in self._shared.open}) if os.geteuid() == 0 else None
         if owner is not None and image.root is not None:
             require_way_in(image.root)
+        for folder in wanted.folders.values() if owner is not None else ():
+            require_way_in(folder, "folder")
         return await self._started(SingularitySandbox(self._shared, owner, wanted), image)
 
     async def _start_to_bake(self, spec: SandboxSpec, root: Path | None) -> "SingularitySandbox":
@@ -135,7 +138,7 @@ class SingularitySandbox(ConfinedSandbox):
         namespace = "" if self._baking and os.geteuid() == 0 else "namespace"
         joined = "\n".join(map(str, self._groups))
         launch = [_find_perl(), "-e", LAUNCH, joined, "" if self.owner is None else str(self.owner), namespace]
-        inside = _container_argv(binary, image, self._disk_mb, network=bool(self._spec.network), writable=self._baking)
+        inside = _container_argv(binary, image, self._spec, self._disk_mb, writable=self._baking)
         # No home: what the user keeps there for Apptainer (settings, keys, binds) is not for sandboxes.
         environment = {"PATH": warden.PATH, "HOME": "/nonexistent", "LANG": "C.UTF-8"}
         try:
@@ -163,7 +166,7 @@ def _find_perl() -> str:
     return perl
 
 
-def _container_argv(binary: str, image: Image, disk_mb: int, *, network: bool, writable: bool) -> list[str]:
+def _container_argv(binary: str, image: Image, spec: SandboxSpec, disk_mb: int, *, writable: bool) -> list[str]:
     """The command that makes the namespaces and runs the warden in them as their first process."""
     contained = "--containall --cleanenv --no-init --no-home --no-umask --uts --hostname sandbox --pwd /".split()
     # `bind-paths` are the directories that an administrator shows in every container; /sys shows the host's devices.
@@ -173,10 +176,12 @@ def _container_argv(binary: str, image: Image, disk_mb: int, *, network: bool, w
     # To mount; and to map root of the outer user namespace into the inner one, where they end.
     may = ["SYS_ADMIN", *(ROOT_MAY.split() if writable else ["SETFCAP"])]
     contained += ["--add-caps", ",".join(f"CAP_{one}" for one in may)]
-    if not network:
+    for place, folder in () if writable else spec.folders.items():
+        contained += ["--mount", f"type=bind,source={folder.resolve()},destination={place},ro"]
+    if not spec.network:
         contained += ["--net", "--network", "none"]
     words = [str(disk_mb), str(SHARED_MEMORY_MB), WORKSPACE, str(AGENT_ID)]
-    words += ["network" if network else "", "writable" if writable else ""]
+    words += ["network" if spec.network else "", "writable" if writable else ""]
     program = ["/usr/bin/perl", "-e", _PREPARE + PROGRAM, *words]
     return [binary, "--silent", "exec", *contained, str(image.root), *program]
 

@@ -40,6 +40,7 @@ class SandboxSpec:
 
     `image` is a name for docker, modal and daytona, and a directory or a tar archive for bubblewrap and singularity.
     A relative path in `files` is below the workspace. `setup` is a bash script, run as root where the backend has one.
+    `folders` are directories of this machine, seen at those paths and read-only; a setup does not see them.
     """
 
     image: str | None = None
@@ -50,6 +51,7 @@ class SandboxSpec:
     user: str = AGENT
     writable_root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def baked(self) -> bool:
@@ -91,6 +93,7 @@ class Capabilities:
     images: bool = False
     root_user: bool = False
     writable_root: bool = False
+    folders: bool = False
 
 
 def settled(spec: SandboxSpec, backend: str, can: Capabilities) -> SandboxSpec:
@@ -106,10 +109,17 @@ def settled(spec: SandboxSpec, backend: str, can: Capabilities) -> SandboxSpec:
         lacking.append(f"the user {spec.user}")
     if spec.writable_root and not can.writable_root:
         lacking.append("a writable root directory")
+    if spec.folders and not can.folders:
+        lacking.append("a folder of this machine")
     if lacking:
         raise ConfigError(
             f"the sandbox backend {backend} cannot hold what sandbox_spec asks for: {', '.join(lacking)}. "
             "Leave it out, or choose another --env.terminal_backend (docs/sandboxes.md has the table)"
         )
+    for place, folder in spec.folders.items():
+        if not place.startswith("/") or not folder.is_dir():
+            raise ConfigError(
+                f"folders of sandbox_spec: {folder} cannot be seen at {place!r}: name a directory, and an absolute path"
+            )
     ours = {name: value for name, value in DEFAULT_LIMITS.named().items() if name in can.limits}
     return replace(spec, limits=Limits(**{**ours, **spec.limits.named()}))  # type: ignore[arg-type]

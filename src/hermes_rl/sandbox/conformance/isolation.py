@@ -11,7 +11,19 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox.conformance.check import Group, NotClaimedError, Trial, living, must, nap, run, same, says
+from hermes_rl.sandbox.conformance.check import (
+    PLENTY,
+    Group,
+    NotClaimedError,
+    Trial,
+    living,
+    must,
+    nap,
+    run,
+    same,
+    says,
+)
+from hermes_rl.sandbox.outlet import outlet
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.sandbox.spec import AGENT, ROOT
 
@@ -147,6 +159,39 @@ async def root_directory_is_writable_when_asked(trial: Trial) -> None:
     await says(sandbox, "echo new > /usr/local/hermes-rl-file && cat /usr/local/hermes-rl-file", b"new\n", user=user)
 
 
+@GROUP.on_backend(claims="folders")
+async def folders_are_seen_and_not_written(trial: Trial) -> None:
+    """A folder of this machine is seen at its path, and nobody inside can change it."""
+    with _folder_for_all() as folder:
+        sandbox = await trial.start(trial.spec(folders={"/hermes-rl-folder": folder}))
+        await says(sandbox, "cat /hermes-rl-folder/file", b"ours\n")
+        for user in (AGENT, ROOT) if trial.can.root_user else (AGENT,):
+            await run(sandbox, "echo theirs > /hermes-rl-folder/file; touch /hermes-rl-folder/new", user=user)
+        same("the folder", _contents(folder), {"file": "ours\n"})
+
+
+@GROUP.on_sandbox
+async def outlet_is_one_socket(sandbox: Sandbox) -> None:
+    """A port on the sandbox's own loopback leads to one place of ours, while its block lasts and no longer."""
+    echoing: set[asyncio.Task[None]] = set()
+
+    async def echo(end: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=end)
+        writer.write(b"heard " + await reader.readline())
+        writer.close()
+
+    async def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        echoing.add(asyncio.create_task(echo(theirs)))
+        return ours
+
+    async with outlet(sandbox, connect, lifetime=PLENTY) as opened:
+        talk = f"exec 3<>/dev/tcp/127.0.0.1/{opened.port}; echo hello >&3; cat <&3"
+        await says(sandbox, talk, b"heard hello\n")
+    must((await run(sandbox, talk)).exit_code != 0, "the port still answers after the end")
+    await asyncio.gather(*echoing)
+
+
 @GROUP.on_backend(claims="images")
 async def image_is_used(trial: Trial) -> None:
     """A sandbox starts from the image it is given (with --image)."""
@@ -224,3 +269,17 @@ def _gateways(routes: str) -> list[str]:
 
 def _content(path: Path) -> bytes:
     return path.read_bytes()
+
+
+@contextmanager
+def _folder_for_all() -> Iterator[Path]:
+    """A folder of this machine with one file, open to the user of a sandbox, whoever that is."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        (folder / "file").write_text("ours\n")
+        yield folder
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {one.name: one.read_text() for one in folder.iterdir()}

@@ -143,6 +143,7 @@ async def unclaimed_is_refused(trial: Trial) -> None:
         {"limits": Limits(**{name: 64})} for name in Limits.__dataclass_fields__ if name not in can.limits
     ]
     asked += [{"network": False}] * (not can.network_off) + [{"network": True}] * (not can.network_on)
+    asked += [{"folders": {"/agent": Path("/")}}] * (not can.folders)
     asked += [{"user": ROOT}] * (not can.root_user) + [{"writable_root": True}] * (not can.writable_root)
     asked += [{"image": "hermes-rl-no-such-image"}] * (not can.images)
     for wish in asked:

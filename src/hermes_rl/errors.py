@@ -62,7 +62,11 @@ class EndpointError(WorldError):
 
 
 class ContextFullError(EndpointError):
-    """The endpoint refused a conversation that is longer than the model's context."""
+    """A conversation is longer than the model's context. `tokens` are its own and the context's, where known."""
+
+    def __init__(self, cause: str, message: str, tokens: tuple[int, int] | None = None) -> None:
+        super().__init__(cause, message)
+        self.tokens = tokens
 
 
 class SandboxError(WorldError):

@@ -21,6 +21,7 @@ LAST_WORDS = 10.0
 WAITING_CONNECTIONS = 2048
 # Longer than clients keep an idle connection, ours 60 s: whoever closes second may meet a request on its way.
 IDLE_CONNECTIONS = 75
+LARGEST_HEAD = 64 * 1024
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -48,7 +49,7 @@ def own_names(host: str, token: str | None, flag: str = "--token") -> frozenset[
 
 async def serve(app: ASGIApp, listening: socket.socket, *, ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `ready` is told the URL."""
-    await _Server(_config(app), lambda: ready(_url(listening)), takes_signals=True).serve([listening])
+    await _Server(_config(app), lambda: ready(url_of(listening)), takes_signals=True).serve([listening])
 
 
 @asynccontextmanager
@@ -59,7 +60,7 @@ async def serving(app: ASGIApp, listening: socket.socket) -> AsyncIterator[str]:
     task = asyncio.create_task(server.serve([listening]))
     try:
         await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
-        yield _url(listening)
+        yield url_of(listening)
     finally:
         server.should_exit = True
         await task
@@ -85,7 +86,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=Protocol,
         access_log=False,
         log_config=None,
         server_header=False,
@@ -95,13 +96,34 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's own, but for bodies: it would copy each piece twice more, half of what receiving a group costs."""
+class Protocol(HttpToolsProtocol):
+    """uvicorn's own, but for bodies: it would copy each piece twice more, half of what receiving a group costs.
+
+    And it would keep a head without end in memory, from whoever can connect.
+    """
+
+    _unheard = 0
+    """Bytes since a head, a piece of a body or a request was whole."""
+
+    def data_received(self, data: bytes) -> None:
+        self._unheard += len(data)
+        super().data_received(data)
+        if self._unheard > LARGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"A head has {LARGEST_HEAD} bytes at most.")
+
+    def on_headers_complete(self) -> None:
+        self._unheard = 0
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._unheard = 0
         if not self.cycle.body:
             self.cycle.body, body = body, b""  # type: ignore[assignment]
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unheard = 0
+        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):
@@ -130,6 +152,6 @@ class _Server(uvicorn.Server):
         self._ready()
 
 
-def _url(listening: socket.socket) -> str:
+def url_of(listening: socket.socket) -> str:
     name, port = listening.getsockname()[:2]
     return f"http://{f'[{name}]' if ':' in name else name}:{port}"

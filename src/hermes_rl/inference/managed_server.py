@@ -192,7 +192,8 @@ def _within_context(request: SamplingRequest, ask: Ask, endpoint: Endpoint) -> S
         return request
     room = context - len(ask.ids) - 1
     if room < 1:
-        raise ContextFullError("context_full", f"the prompt has {len(ask.ids)} tokens, the model's context {context}")
+        told = f"the prompt has {len(ask.ids)} tokens, the model's context {context}"
+        raise ContextFullError("context_full", told, (len(ask.ids), context))
     return replace(request, max_tokens=min(request.max_tokens or room, room))
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import click
 
+from hermes_rl.cli.agent import agent
 from hermes_rl.cli.api import api
 from hermes_rl.cli.compare import compare
 from hermes_rl.cli.config import config
@@ -16,6 +17,7 @@ from hermes_rl.cli.engine import engine
 from hermes_rl.cli.env import env
 from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.export import export
+from hermes_rl.cli.gateway import gateway
 from hermes_rl.cli.init import init
 from hermes_rl.cli.mcp import mcp
 from hermes_rl.cli.replay import replay
@@ -66,6 +68,7 @@ for _verb in (
     api,
     trainer,
     engine,
+    gateway,
     init,
     validate,
     compare,
@@ -74,6 +77,7 @@ for _verb in (
     export,
     report,
     sandbox,
+    agent,
     config,
     doctor,
 ):

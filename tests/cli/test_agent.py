@@ -1,0 +1,37 @@
+"""`hermes-rl agent`: what there is, what is installed, and how to have it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hermes_rl.agents import AGENTS
+from hermes_rl.agents.installing import agents_home
+from hermes_rl.cli.agent import agent
+from hermes_rl.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+
+
+def test_the_list_says_which_agents_are_installed_and_where() -> None:
+    folder = agents_home() / AGENTS["codex"].folder_name
+    folder.mkdir(parents=True)
+    listed = json.loads(CliRunner().invoke(agent, ["list", "--json"]).output)
+    assert {one["name"]: one["folder"] for one in listed} == {"hermes-agent": None, "codex": str(folder), "sdk": None}
+    shown = CliRunner().invoke(agent, ["list"]).output
+    assert f"installed: {folder}" in shown
+    assert shown.count("not installed") == 2
+
+
+def test_installing_what_is_there_says_where() -> None:
+    folder = agents_home() / AGENTS["codex"].folder_name
+    folder.mkdir(parents=True)
+    assert CliRunner().invoke(agent, ["install", "codex"]).output == f"{folder}\n"
+
+
+def test_installing_what_nobody_knows_is_an_error() -> None:
+    assert isinstance(CliRunner().invoke(agent, ["install", "nobody"]).exception, ConfigError)

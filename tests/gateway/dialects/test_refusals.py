@@ -1,0 +1,121 @@
+"""Refusals: the official SDKs raise what they would raise of the provider's own."""
+
+import anthropic
+import openai
+import pytest
+
+from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.gateway.asked import BadRequestError
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, RESPONSES, Dialect
+from hermes_rl.gateway.problems import Kind, Problem
+from tests.support.dialects import Line, told
+from tests.support.sdk_agents import AGENTS
+
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+FULL = Problem.of(ContextFullError("context_full", "http://engine has no room", (9000, 8192)))
+
+OPENAI: dict[Kind, tuple[type[openai.APIStatusError], int]] = {
+    Kind.BAD_REQUEST: (openai.BadRequestError, 400),
+    Kind.UNAUTHORIZED: (openai.AuthenticationError, 401),
+    Kind.NOT_FOUND: (openai.NotFoundError, 404),
+    Kind.CONTEXT_FULL: (openai.BadRequestError, 400),
+    Kind.TOO_MANY: (openai.RateLimitError, 429),
+    Kind.TOO_LARGE: (openai.APIStatusError, 413),
+    Kind.OVERLOADED: (openai.InternalServerError, 503),
+    Kind.SERVER: (openai.InternalServerError, 500),
+}
+CLAUDE: dict[Kind, tuple[type[anthropic.APIStatusError], int, str]] = {
+    Kind.BAD_REQUEST: (anthropic.BadRequestError, 400, "invalid_request_error"),
+    Kind.UNAUTHORIZED: (anthropic.AuthenticationError, 401, "authentication_error"),
+    Kind.NOT_FOUND: (anthropic.NotFoundError, 404, "not_found_error"),
+    Kind.CONTEXT_FULL: (anthropic.BadRequestError, 400, "invalid_request_error"),
+    Kind.TOO_MANY: (anthropic.RateLimitError, 429, "rate_limit_error"),
+    Kind.TOO_LARGE: (anthropic.APIStatusError, 413, "request_too_large"),
+    Kind.OVERLOADED: (anthropic.APIStatusError, 529, "overloaded_error"),
+    Kind.SERVER: (anthropic.InternalServerError, 500, "api_error"),
+}
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=lambda dialect: dialect.name)
+def test_the_openai_sdk_raises_its_own_error(dialect: Dialect, kind: Kind) -> None:
+    error, status = OPENAI[kind]
+    with pytest.raises(error) as raised:
+        AGENTS[dialect.name](Line(dialect, [Problem(kind, "because")])).ask("hello")
+    assert raised.value.status_code == status
+    assert "because" in raised.value.message
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_anthropic_sdk_raises_its_own_error(kind: Kind) -> None:
+    error, status, word = CLAUDE[kind]
+    with pytest.raises(error) as raised:
+        AGENTS["anthropic"](Line(ANTHROPIC, [Problem(kind, "because")])).ask("hello")
+    assert raised.value.status_code == status
+    body = raised.value.body
+    assert isinstance(body, dict) and body["error"]["type"] == word and "because" in body["error"]["message"]
+
+
+def test_a_full_context_is_told_in_openais_words() -> None:
+    error = CHAT.refusal(FULL)[1]["error"]
+    assert error["code"] == "context_length_exceeded" and error["param"] == "messages"
+    assert error["message"].startswith("This model's maximum context length is 8192 tokens.")
+    assert RESPONSES.refusal(FULL)[1]["error"]["param"] == "input"
+
+
+def test_a_full_context_is_told_in_anthropics_words() -> None:
+    assert ANTHROPIC.refusal(FULL)[1]["error"]["message"] == "prompt is too long: 9000 tokens > 8192 maximum"
+
+
+@each_dialect
+def test_a_full_context_of_unknown_size_is_told_too(dialect: Dialect) -> None:
+    error = dialect.refusal(Problem(Kind.CONTEXT_FULL, "no room"))[1]["error"]
+    assert "no room" in error["message"]
+
+
+def test_the_field_to_blame_is_written_as_openai_does() -> None:
+    error = CHAT.refusal(Problem(Kind.BAD_REQUEST, "expected a string", "messages.0.content.12.text"))[1]["error"]
+    assert error["param"] == "messages[0].content[12].text"
+    assert error["message"] == "Invalid 'messages[0].content[12].text': expected a string."
+
+
+def test_the_field_to_blame_is_written_as_anthropic_does() -> None:
+    error = ANTHROPIC.refusal(Problem(Kind.BAD_REQUEST, "Field required", "max_tokens"))[1]["error"]
+    assert error["message"] == "max_tokens: Field required"
+
+
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=lambda dialect: dialect.name)
+def test_a_stream_that_breaks_off_raises_in_the_openai_sdk(dialect: Dialect) -> None:
+    line = Broken(dialect, [told("half")])
+    with pytest.raises(openai.APIError, match="gone"):
+        AGENTS[dialect.name](line, stream=True).ask("hello")
+
+
+def test_a_stream_that_breaks_off_raises_in_the_anthropic_sdk() -> None:
+    with pytest.raises(anthropic.APIStatusError, match="gone"):
+        AGENTS["anthropic"](Broken(ANTHROPIC, [told("half")]), stream=True).ask("hello")
+
+
+class Broken(Line):
+    """A line that breaks off when the stream has only begun."""
+
+    def streamed(self, events: list[bytes]) -> list[bytes]:
+        return [*events[:4], self.dialect.interruption(Problem(Kind.SERVER, "gone"))]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BadRequestError("no", "n"), Kind.BAD_REQUEST),
+        (ContextFullError("context_full", "full"), Kind.CONTEXT_FULL),
+        (EndpointError("refused", "http://engine refused"), Kind.OVERLOADED),
+        (ConfigError("secret setting"), Kind.SERVER),
+    ],
+)
+def test_an_error_of_ours_has_its_kind(error: Exception, kind: Kind) -> None:
+    assert Problem.of(error).kind is kind
+
+
+@pytest.mark.parametrize("kind", [EndpointError, ContextFullError])
+def test_an_agent_is_not_told_where_the_engine_is(kind: type[EndpointError]) -> None:
+    assert "engine" not in Problem.of(kind("refused", "http://engine refused")).message

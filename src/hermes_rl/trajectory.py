@@ -28,6 +28,7 @@ class StopReason(StrEnum):
     TOOL_BUDGET = "tool_budget"
     UNPARSED_TOOL_CALL = "unparsed_tool_call"
     REPEATED_CALL = "repeated_call"
+    CRASHED = "crashed"
 
 
 class Span(StrEnum):

@@ -32,8 +32,19 @@ from tests.sandbox.living import living, nap
 from tests.support.scripted_model import ScriptedModel
 
 ENVIRONMENTS = Path(numbers_env.__file__)
+PROGRAM = (
+    *("--env.agent_command", "exec python3 agent.py"),
+    *(
+        "--env.agent_files",
+        json.dumps({"agent.py": str(ENVIRONMENTS.parents[1] / "environment/outside/small_agent.py")}),
+    ),
+    *("--env.agent_env", json.dumps({"PROMPT_FILE": "{prompt_file}"})),
+    # What the model says at the end has tokens for longer than that.
+    *("--env.rollout_deadline", "10000"),
+)
 VARIANTS = {
     "stream": ("Streamed", ()),
+    "program": ("Streamed", PROGRAM),
     "uniform": ("Drawn", ("--env.item_sampler", "uniform")),
     "by_difficulty": ("Drawn", ("--env.item_sampler", "by_difficulty")),
 }

@@ -3,7 +3,7 @@
 from hermes_rl.agent.compaction import Compaction, DropOldResults
 from hermes_rl.agent.limits import AgentLimits, ResultBudget
 from hermes_rl.agent.loop import ChatServer, HermesAgentLoop
-from hermes_rl.agent.result import AgentResult, ToolError
+from hermes_rl.agent.result import AgentResult, ProgramEnd, ToolError
 
 __all__ = [
     "AgentLimits",
@@ -12,6 +12,7 @@ __all__ = [
     "Compaction",
     "DropOldResults",
     "HermesAgentLoop",
+    "ProgramEnd",
     "ResultBudget",
     "ToolError",
 ]

@@ -18,6 +18,19 @@ class ToolError:
     tool_result: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """How an agent that is a program of its own ended. `exit_code` is None for one that we ended, `ended_for` says why.
+
+    `output` is what it wrote, the beginning and the end of what is long.
+    """
+
+    exit_code: int | None
+    output: str
+    seconds: float
+    ended_for: StopReason | None = None
+
+
 @dataclass
 class AgentResult:
     messages: list[Message]
@@ -33,6 +46,7 @@ class AgentResult:
     prompt_length: int = 0
     reward: Reward | None = None
     compactions: int = 0
+    program: ProgramEnd | None = None
 
     @property
     def final_response(self) -> str:

@@ -31,6 +31,8 @@ from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinVia
 from hermes_rl.environment.groups import run_group
 from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.outside.gateway import Gateway, open_gateway
+from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
 from hermes_rl.environment.twins import evaluation_twin, give_back
@@ -69,6 +71,8 @@ class HermesAgentBaseEnv(ABC):
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
         """The model's, once open, where its endpoints give exact tokens; None in chat mode."""
+        self.gateway: Gateway | None = None
+        """Where the agent asks the model, once open, when it is a program of its own; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
         self.sinks: Sinks | None = None
@@ -86,7 +90,8 @@ class HermesAgentBaseEnv(ABC):
         self._opened: AsyncExitStack | None = None
         self._stream: ItemStream | None = None
         chances = chances_of(config.distribution, config.toolset_distributions)
-        only_own = bool(self.own_tools) and not self.default_toolsets and chances is None
+        # A program that is the agent has tools of its own.
+        only_own = bool(self.own_tools or config.agent_command) and not self.default_toolsets and chances is None
         self.tool_choice = ToolChoice(
             enabled=[] if only_own and config.enabled_toolsets is None else config.enabled_toolsets,
             disabled=config.disabled_toolsets or (),
@@ -233,7 +238,7 @@ class HermesAgentBaseEnv(ABC):
             )
             if type(self).sandbox_spec is HermesAgentBaseEnv.sandbox_spec:
                 # It is the same for every item, so what cannot be held is refused before the first rollout.
-                settled(self.sandbox_spec(None), pool.backend.name, pool.capabilities)
+                settled(with_agent(self.sandbox_spec(None), config), pool.backend.name, pool.capabilities)
             self._tools = ToolHost(
                 all_tools(),
                 pool,
@@ -243,13 +248,16 @@ class HermesAgentBaseEnv(ABC):
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
             )
             opened.push_async_callback(self._tools.close)
+            if config.agent_command:
+                with_agent(SandboxSpec(), config)
+                self.gateway = await opened.enter_async_context(open_gateway())
             self._workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reaping())
             with self.running(), seeded(config.seed):
                 await bridged(self.setup())
             self._stream = self._new_stream()
             yield
-        self._tools = self._stream = self.sinks = None
+        self._tools = self._stream = self.sinks = self.gateway = None
 
     @asynccontextmanager
     async def holding(self) -> AsyncIterator[AsyncExitStack]:
@@ -335,6 +343,8 @@ class HermesAgentBaseEnv(ABC):
         """The tools of one group: their schemas and their names. A key of a seed always gives the same."""
         if key is None:
             key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
+        if self.config.agent_command:
+            return [], set()
         random = Random(f"{self.config.seed}/toolsets/{key}")
         chosen = [tool for name in self.tool_choice.sample(random) for tool in self.tools.toolsets[name].tools]
         chosen += self.own_tools

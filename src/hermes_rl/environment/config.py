@@ -137,6 +137,21 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     dataset_name: str | None = Field(None, description="Dataset to load, for environments that load one.")
     dataset_split: str = Field("train", description="Split of that dataset.")
     prompt_field: str = Field("prompt", description="Field of that dataset that holds the prompt.")
+    agent_command: str | list[str] | None = Field(
+        None,
+        description="A program to run in the sandbox instead of our loop: agent:NAME for a ready-made one, a shell "
+        "command, or its words. Marks: {prompt}, {prompt_file}, {messages_file}, {base_url}, {origin}, {key}, {model}, "
+        "{context_tokens}.",
+    )
+    agent_env: dict[str, str] = Field(
+        default_factory=dict, description="Further variables of that program; the same marks."
+    )
+    agent_setup: str | None = Field(
+        None, description="Bash script that installs that program; baked once, after the setup of sandbox_spec."
+    )
+    agent_files: dict[str, str] = Field(
+        default_factory=dict, description="Files that program needs: {path in the sandbox: path of a local file}."
+    )
     tool_pool_size: int = Field(128, ge=1, description="Tool calls in flight, over all rollouts.")
     tool_call_parser: str = Field(
         "hermes", description="Format of tool calls in the model's text, for endpoints that do not parse them."
@@ -199,6 +214,13 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     def _one_way_to_choose_tools(self) -> "HermesAgentEnvConfig":
         if self.enabled_toolsets is not None and self.distribution is not None:
             raise ValueError("enabled_toolsets and distribution exclude each other; set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _an_agent_for_its_settings(self) -> "HermesAgentEnvConfig":
+        given = [name for name in ("agent_env", "agent_setup", "agent_files") if getattr(self, name)]
+        if given and not self.agent_command:
+            raise ValueError(f"{given[0]} is for a program that is the agent; name it in agent_command")
         return self
 
     @model_validator(mode="after")

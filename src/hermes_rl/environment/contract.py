@@ -15,6 +15,7 @@ from hermes_rl.environment.display import Advancing
 from hermes_rl.environment.group_rules import GroupRules
 from hermes_rl.environment.items import Draw, PassRates
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.outside.gateway import Gateway
 from hermes_rl.inference import APIServerConfig, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.rewards import ToolContext, Watchdog
@@ -29,6 +30,7 @@ class Environment(Protocol):
     config: Any
     server: ServerManager
     tokenizer: Any
+    gateway: Gateway | None
     metrics_path: Path | None
     watchdog: Watchdog | None
     last_evaluation: dict[str, Any] | None

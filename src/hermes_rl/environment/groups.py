@@ -18,6 +18,7 @@ from typing import Any
 
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.items import content_id
+from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.environment.rollouts import Finished, RolloutPlan, run_rollout
 from hermes_rl.errors import Failure, VerifierError, WorldError
 from hermes_rl.rewards import bridged
@@ -182,7 +183,7 @@ def _failed(rollouts: Sequence[Rollout], failure: Failure) -> list[Rollout]:
 def _machine(env: Environment, item: Any) -> str | None:
     """The digest of the item's image, files and setup; None for the default machine or one that cannot be told."""
     try:
-        spec = env.sandbox_spec(item)
+        spec = with_agent(env.sandbox_spec(item), env.config)
         return spec.digest if spec.image or spec.baked else None
     except Exception:  # noqa: BLE001 (every rollout of the group has failed by it already)
         return None

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hermes_rl.environment.base import HermesAgentBaseEnv, seeded
+from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.inference import APIServerConfig
 from hermes_rl.rewards import bridged
@@ -58,9 +59,9 @@ def specs_to_prepare(env: HermesAgentBaseEnv) -> list[SandboxSpec]:
     """One spec for each distinct content that the environment's items ask for."""
     train_items = env.train_items()
     items = [*(train_items or ()), *env.eval_items()]
-    specs = [env.sandbox_spec(item) for item in items]
+    specs = [with_agent(env.sandbox_spec(item), env.config) for item in items]
     if train_items is None and not _depends_on_the_item(env):
-        specs.append(env.sandbox_spec(None))
+        specs.append(with_agent(env.sandbox_spec(None), env.config))
     if not specs:
         raise ConfigError(
             f"{type(env).__name__}.sandbox_spec depends on the item, and there is no item to ask it for: define "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from hermes_rl import jsontext
-from hermes_rl.agent import AgentResult, ToolError
+from hermes_rl.agent import AgentResult, ProgramEnd, ToolError
 from hermes_rl.agent.loop import NOT_RUN
 from hermes_rl.agent.spilling import Result, within_budget
 from hermes_rl.environment.contract import Environment
@@ -61,6 +61,12 @@ async def replay_calls(
     env: Environment, rollout: Rollout, tools: Sequence[str], session: ToolSession
 ) -> AsyncIterator[Replayed]:
     """Carry the rollout's calls out again in `session`, in their recorded order."""
+    if "program" in rollout.metadata:
+        raise SandboxError(
+            "program",
+            "the agent was a program, whose tools are its own and cannot be called again; a reward that looks at the "
+            "conversation alone can be had with --from transcript",
+        )
     budget = agent_limits(env.config, None).results
     spent = 0
     for turn, uses in groupby(rollout.tool_uses, lambda use: use.turn):
@@ -93,6 +99,7 @@ def recorded_result(rollout: Rollout) -> AgentResult:
         usage=rollout.usage,
         timings=list(rollout.timings),
         prompt_length=prompt_length,
+        program=ProgramEnd(**rollout.metadata["program"]) if "program" in rollout.metadata else None,
     )
 
 

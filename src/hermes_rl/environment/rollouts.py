@@ -1,4 +1,4 @@
-"""One rollout, from item to score: prompt, agent loop, end of the policy's processes, reward, sandbox closed.
+"""One rollout, from item to score: prompt, the agent's work, end of the policy's processes, reward, sandbox closed.
 
 `run_rollout` gives a rollout for anything that happens, with a score or with a Failure; only cancellation passes
 through, and the sandbox is closed then too.
@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from hermes_rl.agent import AgentLimits, AgentResult, ChatServer, HermesAgentLoop, ResultBudget
@@ -18,7 +18,10 @@ from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.exactness import format_settings
 from hermes_rl.environment.group_rules import Withheld
+from hermes_rl.environment.outside.program import Program, with_agent
+from hermes_rl.environment.outside.running import OutsideAgent, Terms, Work
 from hermes_rl.errors import AuthorError, ConfigError, DeadlineError, Failure, VerifierError, WorldError, failure_of
+from hermes_rl.gateway.rollout import RunSampling
 from hermes_rl.inference import ManagedServer
 from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.sandbox import SandboxSpec, settled
@@ -65,9 +68,9 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
         async with deadline:
             session.spec = spec_for(env, plan.item)
             async with _policy(env) as server:
-                loop = _agent_loop(env, plan, task_id, session, server)
-                result = loop.result
-                await loop.run(await _prompt(env, plan.item))
+                work = _work(env, plan, task_id, session, server)
+                result = work.result
+                await work.run(await _prompt(env, plan.item))
                 if isinstance(server, ManagedServer):
                     tokens = server.checked()
             await session.end_policy()
@@ -105,6 +108,7 @@ async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
             "tool_errors": len(result.tool_errors),
             "prompt_length": result.prompt_length,
             **({"breaches": [breach._asdict() for breach in tokens.breaches]} if tokens.breaches else {}),
+            **({"program": asdict(result.program)} if result.program else {}),
         },
     )
     return Finished(rollout, result)
@@ -126,6 +130,24 @@ def _in_order(timings: Iterable[Timing]) -> tuple[Timing, ...]:
         Timing(timing.span, timing.name, round(timing.start, 6), round(timing.seconds, 6))
         for timing in sorted(timings, key=lambda timing: timing.start)
     )
+
+
+def _work(env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession, server: ChatServer) -> Work:
+    """Our loop, or the program that is the agent."""
+    if env.gateway is None:
+        return _agent_loop(env, plan, task_id, session, server)
+    config = env.config
+    limits = agent_limits(config, env.server.context_tokens)
+    terms = Terms(
+        RunSampling(plan.temperature, config.max_token_length, config.extra_body, plan.seed, plan.split),
+        calls=_turn_limit(env, plan.item),
+        deadline=limits.deadline or config.worker_timeout,
+        worker_timeout=config.worker_timeout,
+        seconds_per_token=limits.seconds_per_token,
+        model=env.server.configs[0].model_name,
+        context_tokens=limits.context_tokens,
+    )
+    return OutsideAgent(Program.of(config), terms, gateway=env.gateway, policy=server, session=session)
 
 
 def _agent_loop(
@@ -188,7 +210,7 @@ def spec_for(env: Environment, item: Any) -> SandboxSpec:
     """The item's machine; AuthorError when it cannot be told or the backend cannot hold it."""
     pool = env.tools.pool
     try:
-        spec = env.sandbox_spec(item)
+        spec = with_agent(env.sandbox_spec(item), env.config)
         settled(spec, pool.backend.name, pool.capabilities)
     except ConfigError as error:
         raise AuthorError("sandbox_spec", str(error)) from error

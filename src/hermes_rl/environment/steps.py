@@ -99,6 +99,8 @@ class _Acted:
     def __init__(self, env: Environment, policy: ScriptedPolicy, scoring: Scoring | None) -> None:
         self._env = env
         self.server = policy
+        # A script has the tools of our loop, whatever the agent is.
+        self.gateway = None
         if scoring is not None:
             self.compute_reward = partial(scoring, env)
 

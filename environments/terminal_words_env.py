@@ -172,7 +172,8 @@ class TerminalWordsEnv(HermesAgentBaseEnv):
         return replace(super().sandbox_spec(item), files=files_of(item))
 
     async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> Reward:
-        score = float(bool(result.tool_uses) and answered(item, result) and left_as_asked(item, ctx))
+        # Calls, not uses: a program whose only turn is over tells nobody what its call gave.
+        score = float(bool(result.tool_calls) and answered(item, result) and left_as_asked(item, ctx))
         return Reward(score, {item["family"]: score})
 
     def oracle(self, item: Item) -> list[Step]:

@@ -4,6 +4,7 @@
 examples/learn_terminal_words.py --model FOLDER               one kind of task, ten steps
 examples/learn_terminal_words.py --model FOLDER --families echo,mkdir,touch,rm,cp,mv,cat --steps 150
 examples/learn_terminal_words.py --model FOLDER --vllm http://127.0.0.1:8000     vLLM samples, the engine trains
+examples/learn_terminal_words.py --model FOLDER --agent examples/agent_openai.py     that program is the agent
 
 The model is asked 200 times for words it never trains on, before and after, along the same path and with the same
 seeds. Whatever it is stopped by, the same command goes on where it stopped. All it makes is below --out.
@@ -40,7 +41,8 @@ def main(told: argparse.Namespace) -> int:
         "--openai.model_name",
         told.model,
     ]
-    environment = [*families, "--env.tokenizer_name", told.model, "--env.use_wandb", "false", *endpoint]
+    environment = [*families, *agent(told.agent), "--env.tokenizer_name", told.model, "--env.use_wandb", "false"]
+    environment += endpoint
     engine = json.loads(run("engine", "start", "--detach", "--json", "--model", told.model, *told.engine.split()))
     processes = [start(out / "api.log", "api", "--port", str(ports[0]), "--database", str(out / "trajectories.db"))]
     try:
@@ -75,6 +77,15 @@ def main(told: argparse.Namespace) -> int:
     print(f"held-out words, {told.samples} samples: {shown(before)} before, {shown(after)} after {told.steps} steps")
     print(f"the curve: {out / 'home/rl/runs' / RUN / 'metrics.jsonl'}")
     return 0
+
+
+def agent(program: Path | None) -> list[str]:
+    """What makes a program on the official SDKs the agent, in place of our loop; it is installed when it is not."""
+    if program is None:
+        return []
+    run("agent", "install", "sdk")
+    files = json.dumps({"agent.py": str(program.resolve())})
+    return ["--env.agent_command", "agent:sdk", "--env.agent_files", files]
 
 
 def run(*arguments: str) -> str:
@@ -167,6 +178,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", type=int, default=200, help="of each evaluation, %(default)s")
     parser.add_argument("--engine", default="--rank 16 --samples 8 --micro-batch 8", help="options of the engine")
     parser.add_argument("--vllm", default="", help="addresses of vLLM servers that sample, by commas")
+    parser.add_argument("--agent", type=Path, help="a program that is the agent, through the gateway; ours if left out")
     parser.add_argument("--out", type=Path, default=Path("learned"), help="%(default)s")
     # So that whoever ends it leaves no process behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -5,6 +5,8 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,11 +24,14 @@ from environments.terminal_words_env import (
     solution,
 )
 from hermes_rl import APIServerConfig, Rollout, Step
+from hermes_rl.agents import AGENTS
+from hermes_rl.agents.installing import agents_home
 from hermes_rl.environment.preparation import NO_MODEL
 from hermes_rl.environment.steps import run_script
 from hermes_rl.environment.validation import check_environment
 from hermes_rl.trajectory import StopReason
-from tests.support.scripted_model import ScriptedModel, Text
+from tests.environment.outside.programs import SMALL_AGENT
+from tests.support.scripted_model import Calls, ScriptedModel, Text
 
 EVERY = list(FAMILIES)
 NOBODY = NO_MODEL.model_copy(update={"health_check": False})
@@ -194,6 +199,24 @@ async def test_a_model_that_always_writes_one_command_scores_nothing_on_held_out
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert all(rollout.tool_uses for rollout in rollouts)
     assert [rollout.score for rollout in rollouts] == [0.0] * 10 * len(EVERY)
+
+
+async def test_a_program_of_one_turn_scores_by_what_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is not left in the workspace, and nobody was told what its only call gave."""
+    right = Calls([("bash", json.dumps({"command": "echo apple > out.txt"}))])
+    with TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        monkeypatch.setenv("HERMES_HOME", home)
+        python = agents_home() / AGENTS["sdk"].folder_name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text('#!/bin/sh\nexec python3 "$@"\n')
+        python.chmod(0o755)
+        async with ScriptedModel(lambda _: right) as model:
+            endpoint = APIServerConfig(base_url=model.base_url, model_name="scripted", max_retries=0, timeout=20)
+            program = {"agent_command": "agent:sdk", "agent_files": {"agent.py": str(SMALL_AGENT)}}
+            async with opened(endpoint, group_size=1, **program) as env:
+                (rollout,) = (await env.collect_group(item_of("echo"))).rollouts
+    assert (rollout.score, rollout.stop_reason, rollout.turns_used) == (1.0, StopReason.MAX_TURNS, 1)
 
 
 @pytest.mark.slow

@@ -29,3 +29,11 @@ def training(skyrl_engine: SkyrlEngine) -> Iterator[TinyTraining]:
     training = TinyTraining.begun(skyrl_engine.url, skyrl_engine.model)
     yield training
     training.close()
+
+
+@pytest.fixture(scope="session")
+def learning_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyrlEngine]:
+    """One with room for whole batches, for runs that learn."""
+    options = ("--rank", "8", "--samples", "64", "--micro-batch", "64", "--adapters", "16")
+    with SkyrlEngine(tiny_model, tmp_path_factory.mktemp("learning-engine"), *options) as engine:
+        yield engine

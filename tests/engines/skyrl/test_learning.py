@@ -1,52 +1,20 @@
 """A tiny model learns through the whole product: API, trainer with its inference, and environment as real processes."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from scripts.hf_model import model_folder
+from tests.engines.skyrl.learning import WANTED, learned
 from tests.support.skyrl_engine import SkyrlEngine
 from tests.support.training_processes import TrainingProcesses
 
-ENVIRONMENT = Path(__file__).parents[3] / "examples" / "plain_text_env.py"
 STEPS = 15
 SEEDS = (0, 1, 2)
-WANTED = 0.95
-# A run takes half a minute on two idle cores.
-RUN_SECONDS = 400.0
 # The first test waits for the engine, which may have to compile, and for all three runs.
 pytestmark = pytest.mark.timeout(1500)
 
 
-def learned(engine: SkyrlEngine, folder: Path, seed: int) -> TrainingProcesses:
-    """A run to its end."""
-    trainer = {
-        "lora_rank": 8,
-        "batch_size": 64,
-        "total_steps": STEPS,
-        "max_staleness": 0,
-        "learning_rate": 0.01,
-        "seed": seed,
-    }
-    environment = {"total_steps": STEPS, "seed": seed, "max_num_workers": 4, "ensure_scores_are_not_same": "false"}
-    run = TrainingProcesses(folder, engine.url, engine.model, str(ENVIRONMENT), trainer, environment)
-    with run:
-        run.await_end(RUN_SECONDS)
-    return run
-
-
-@pytest.fixture(scope="session")
-def learning_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyrlEngine]:
-    home = tmp_path_factory.mktemp("engine")
-    options = ("--rank", "8", "--samples", "64", "--micro-batch", "64", "--adapters", "16")
-    with SkyrlEngine(model_folder("tiny"), home, *options) as engine:
-        yield engine
-
-
 @pytest.fixture(scope="session")
 def runs(learning_engine: SkyrlEngine, tmp_path_factory: pytest.TempPathFactory) -> list[TrainingProcesses]:
-    return [learned(learning_engine, tmp_path_factory.mktemp(f"seed-{seed}"), seed) for seed in SEEDS]
+    return [learned(learning_engine, tmp_path_factory.mktemp(f"seed-{seed}"), seed=seed, steps=STEPS) for seed in SEEDS]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,7 +1,7 @@
 """SkyRL's engine: takes requests from the database and computes them.
 
-Always true: it looks for work when there may be some, keeps no request that is done, and unloads the models of clients
-that are gone.
+Always true: it looks for work when there may be some, takes no step before its gradients, keeps no request that is
+done, and unloads the models of clients that are gone.
 """
 
 import argparse
@@ -50,6 +50,9 @@ class Engine(upstream.TinkerEngine):  # type: ignore[misc]
     def take_requests(self) -> None:
         """All that wait now, in SkyRL's order: passes, samples, then whatever changes weights."""
         with Session(self.db_engine) as session:
+            # One moment for all four: by itself each SELECT sees what came in since the one before, and a step that
+            # came in with its gradients was taken without them.
+            session.connection().exec_driver_sql("BEGIN")
             backward = self.find_batchable_model_passes(session, types.RequestType.FORWARD_BACKWARD)
             forward = self.find_batchable_model_passes(session, types.RequestType.FORWARD)
             samples = self.find_batchable_sample(session)

@@ -4,6 +4,7 @@ from typing import Any
 
 from hermes_rl.sandbox import Backend, SandboxPool
 from hermes_rl.tools import ToolHost, ToolSession, all_tools
+from hermes_rl.tools.session import BackgroundProcess
 from hermes_rl.tools.terminal import OUTPUT_SHOWN
 from tests.tools.conftest import Call
 
@@ -136,6 +137,13 @@ async def test_the_log_of_a_running_one_can_be_read(call: Call) -> None:
         while not (state := await call("process", action="log", session_id=session_id))["output"]:
             await asyncio.sleep(0.05)
     assert (state["output"], state["status"]) == ("so far 日本\n", "running")
+
+
+async def test_one_that_is_killed_before_it_has_its_own_session_ends_too(session: ToolSession, call: Call) -> None:
+    late = await call("terminal", command="(sleep 1; exec setsid sleep 60) > /dev/null 2>&1 < /dev/null & echo $!")
+    session.processes["late"] = BackgroundProcess("late", "sleep 60", int(late["output"]), "late.log", "late.exit")
+    state = await call("process", action="kill", session_id="late")
+    assert state["status"] == "killed"
 
 
 async def test_killing_ends_it_with_its_children(call: Call) -> None:

@@ -64,11 +64,10 @@ async def process(
         raise ToolUseError(f"no background process has session_id {session_id!r}; running ones: {known}")
     sandbox = await session.sandbox()
     if action == "kill":
-        # Not when it has ended: its number may belong to another by now.
-        await sandbox.exec(
-            f"{_ended(entry)} || {{ kill -KILL -- -{entry.pid}; {_wait_for_end(entry, KILL_GRACE)}; }}",
-            timeout=HOUSEKEEPING_TIMEOUT,
-        )
+        # Not when it has ended: its number may belong to another by now. Again and again, as one that was only just
+        # started may not have its own session yet.
+        kill = f"kill -KILL -- -{entry.pid} 2>/dev/null;"
+        await sandbox.exec(_wait_for_end(entry, KILL_GRACE, meanwhile=kill), timeout=HOUSEKEEPING_TIMEOUT)
     elif action == "wait":
         seconds = max(1, min(timeout, int(session.terminal_timeout)))
         await sandbox.exec(_wait_for_end(entry, seconds), timeout=seconds + HOUSEKEEPING_TIMEOUT)
@@ -119,8 +118,8 @@ def _ended(entry: BackgroundProcess) -> str:
     return f"{{ {left_code} || ! {runs}; }}"
 
 
-def _wait_for_end(entry: BackgroundProcess, seconds: int) -> str:
-    return f"for i in $(seq {seconds * 10}); do {_ended(entry)} && break; sleep 0.1; done"
+def _wait_for_end(entry: BackgroundProcess, seconds: int, meanwhile: str = "") -> str:
+    return f"for i in $(seq {seconds * 10}); do {_ended(entry)} && break; {meanwhile} sleep 0.1; done"
 
 
 async def _state(session: ToolSession, entry: BackgroundProcess) -> dict[str, Any]:

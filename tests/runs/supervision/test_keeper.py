@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     yield keep
     for keeper in keepers:
         for pid in keeper.left():
-            os.kill(pid, signal.SIGKILL)
+            # It may end by itself just now.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         keeper.process.kill()
         keeper.process.wait()
 

@@ -5,7 +5,6 @@ root starts has a user of its own. The folder can be moved: it is used at anothe
 installs at a time, and clears away what one before it, that was killed, left unfinished.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -16,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from hermes_rl.agents.agent import Agent
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import images_home
+from hermes_rl.locks import locked_within
 
 Say = Callable[[int, str], object]
 """Hears how many of STEPS are done, and what is going on; twice a second."""
@@ -74,18 +75,11 @@ def install(agent: Agent, say: Say = lambda *_: None) -> Path:
 @contextmanager
 def _alone(folder: Path, say: Say) -> Iterator[int]:
     """Holds the folder's lock. What is started here holds it too, so that it also lasts as long as orphans write."""
-    deadline = time.monotonic() + DEADLINE_S
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"another process has held {folder} for an hour; end it") from None
-                say(0, "another process installs an agent; waiting for it")
-                time.sleep(_SAY_EVERY_S)
+        waiting = partial(say, 0, "another process installs an agent; waiting for it")
+        if not locked_within(lock, DEADLINE_S, ask_every=_SAY_EVERY_S, waiting=waiting):
+            raise ConfigError(f"another process has held {folder} for an hour; end it")
         yield lock
     finally:
         os.close(lock)

@@ -2,12 +2,12 @@
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hermes_rl.errors import ConfigError
+from hermes_rl.locks import locked_within
 
 ASK_EVERY = 0.02
 
@@ -36,15 +36,8 @@ def in_turn(lock: Path, seconds: float, what: str) -> Iterator[None]:
     """Hold a file that is there for nothing else, after whoever holds it now; ConfigError after so many seconds."""
     held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise ConfigError(f"another process has held {what} for {seconds:g} s; try again later") from None
-                time.sleep(ASK_EVERY)
+        if not locked_within(held, seconds, ask_every=ASK_EVERY):
+            raise ConfigError(f"another process has held {what} for {seconds:g} s; try again later")
         yield
     finally:
         os.close(held)

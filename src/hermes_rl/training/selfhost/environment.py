@@ -4,19 +4,19 @@ Always true: an environment counts only when its making was finished; one proces
 shares a package with the one hermes-rl is installed in.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.locks import locked_within
 from hermes_rl.training.selfhost.places import ENVIRONMENT_PREFIX, engines_home
 
 PINS = Path(__file__).with_name("skyrl.txt")
@@ -155,15 +155,8 @@ def clean_environ() -> dict[str, str]:
 
 @contextmanager
 def _locked(path: Path, say: Say) -> Iterator[None]:
-    deadline = time.monotonic() + LOCK_DEADLINE_S
+    waiting = partial(say, 0, "another process is making it")
     with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise EnvironmentMakingError(f"another process has held {path} for an hour; end it") from None
-                say(0, "another process is making it")
-                time.sleep(0.5)
+        if not locked_within(lock.fileno(), LOCK_DEADLINE_S, ask_every=0.5, waiting=waiting):
+            raise EnvironmentMakingError(f"another process has held {path} for an hour; end it")
         yield

@@ -64,7 +64,7 @@ async def serve(mode: str, engine: str, model: str) -> None:
     """Answer lines of standard input: `open N` by N keys, `close` by what became of them, `cpu` by seconds."""
     from hermes_rl.environment.command import settle_collector
     from hermes_rl.gateway.passes import Pass
-    from hermes_rl.gateway.rollout import RunSampling
+    from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
     from hermes_rl.gateway.server import GatewayServer
     from hermes_rl.inference import APIServerConfig, ManagedServer, ServerManager
     from hermes_rl.tokens.tokenizer import load_tokenizer
@@ -88,7 +88,7 @@ async def serve(mode: str, engine: str, model: str) -> None:
                     if tokenizer is not None:
                         policy = await held.enter_async_context(manager.managed_server(tokenizer))
                     sampling = RunSampling(max_tokens=256, extra_body=None if tokenizer else {"user": "agent"})
-                    passes.append(server.passes.open(policy, sampling=sampling))
+                    passes.append(server.passes.open(GatewayRollout(policy, sampling)))
                 print(json.dumps([one.key for one in passes]), flush=True)
             elif command[0] == b"close":
                 began, right = time.process_time(), 0

@@ -11,6 +11,7 @@ import pytest
 
 from hermes_rl.gateway.bounds import Bounds
 from hermes_rl.gateway.passes import Pass
+from hermes_rl.gateway.rollout import GatewayRollout
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.inference import ChatCompletion, ChatMessage, Choice
 from hermes_rl.trajectory import Usage
@@ -184,7 +185,7 @@ async def test_a_thousand_and_twenty_four_calls_in_flight_all_succeed() -> None:
         GatewayServer() as server,
         aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
-        passes = [server.passes.open(policy) for _ in range(rollouts)]
+        passes = [server.passes.open(GatewayRollout(policy)) for _ in range(rollouts)]
 
         async def ask(opened: Pass) -> str:
             body = {"model": "m", "messages": [{"role": "user", "content": opened.id}]}

@@ -65,12 +65,8 @@ class Gateway:
     ) -> AsyncIterator[Visit]:
         """A rollout whose agent knocks at the gateway's port."""
         async with self.manager.managed_server(CHATML.tokenizer) as managed:
-            opened = self.server.passes.open(
-                managed,
-                sampling=sampling or RunSampling(max_tokens=256),
-                bounds=bounds,
-                context_tokens=self.manager.context_tokens,
-            )
+            terms, context = sampling or RunSampling(max_tokens=256), self.manager.context_tokens
+            opened = self.server.passes.open(GatewayRollout(managed, terms, bounds, context_tokens=context))
             url = self.server.url_of(opened)
             headers = {"Authorization": f"Bearer {opened.key}"}
             async with (

@@ -19,7 +19,7 @@ from contextlib import (
 )
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hermes_rl.agent import AgentResult, Compaction, DropOldResults
 from hermes_rl.environment.config import HermesAgentEnvConfig
@@ -31,7 +31,6 @@ from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinVia
 from hermes_rl.environment.groups import run_group
 from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.environment.outside.gateway import Gateway, open_gateway
 from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
@@ -46,6 +45,9 @@ from hermes_rl.store.records import atropos_columns
 from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
 from hermes_rl.tools.distributions import chances_of
 from hermes_rl.trajectory import Group, Reward
+
+if TYPE_CHECKING:
+    from hermes_rl.gateway.server import GatewayServer
 
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ class HermesAgentBaseEnv(ABC):
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
         """The model's, once open, where its endpoints give exact tokens; None in chat mode."""
-        self.gateway: Gateway | None = None
+        self.gateway: GatewayServer | None = None
         """Where the agent asks the model, once open, when it is a program of its own; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
@@ -250,7 +252,10 @@ class HermesAgentBaseEnv(ABC):
             opened.push_async_callback(self._tools.close)
             if config.agent_command:
                 with_agent(SandboxSpec(), config)
-                self.gateway = await opened.enter_async_context(open_gateway())
+                # Only here, as uvicorn takes long to import. Without its port: sandboxes come through doors.
+                from hermes_rl.gateway.server import GatewayServer
+
+                self.gateway = GatewayServer()
             self._workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reaping())
             with self.running(), seeded(config.seed):

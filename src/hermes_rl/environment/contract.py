@@ -7,7 +7,7 @@ goes in a circle.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_rl.agent import AgentResult, Compaction
 from hermes_rl.environment.config import HermesAgentEnvConfig
@@ -15,13 +15,15 @@ from hermes_rl.environment.display import Advancing
 from hermes_rl.environment.group_rules import GroupRules
 from hermes_rl.environment.items import Draw, PassRates
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.environment.outside.gateway import Gateway
 from hermes_rl.inference import APIServerConfig, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.rewards import ToolContext, Watchdog
 from hermes_rl.sandbox import SandboxSpec
 from hermes_rl.tools import ToolHost
 from hermes_rl.trajectory import Group, Reward
+
+if TYPE_CHECKING:
+    from hermes_rl.gateway.server import GatewayServer
 
 
 class Environment(Protocol):
@@ -30,7 +32,7 @@ class Environment(Protocol):
     config: Any
     server: ServerManager
     tokenizer: Any
-    gateway: Gateway | None
+    gateway: "GatewayServer | None"
     metrics_path: Path | None
     watchdog: Watchdog | None
     last_evaluation: dict[str, Any] | None

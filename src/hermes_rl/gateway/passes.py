@@ -11,10 +11,7 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Self
 
-from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.rollout import GatewayRollout, Policy, RunSampling
-
-__all__ = ["Pass", "Passes", "Policy"]
+from hermes_rl.gateway.rollout import GatewayRollout
 
 KEY_BYTES = 32
 
@@ -53,18 +50,8 @@ class Passes:
     def __init__(self) -> None:
         self._valid: dict[bytes, Pass] = {}
 
-    def open(
-        self,
-        policy: Policy,
-        *,
-        sampling: RunSampling | None = None,
-        bounds: Bounds | None = None,
-        model: str = "policy",
-        context_tokens: int | None = None,
-        origin: float | None = None,
-    ) -> Pass:
-        """A pass for a rollout that begins now, or at `origin` of the monotonic clock; close it when that ends."""
-        rollout = GatewayRollout(policy, sampling, bounds, model=model, context_tokens=context_tokens, origin=origin)
+    def open(self, rollout: GatewayRollout) -> Pass:
+        """A pass for a rollout; close it when that ends."""
         # Programs look at how a key begins; this one is like nobody else's.
         opened = Pass(uuid.uuid4().hex, f"sk-rl-{secrets.token_urlsafe(KEY_BYTES)}", rollout, self)
         self._valid[_digest(opened.key)] = opened

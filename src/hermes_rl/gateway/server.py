@@ -27,7 +27,7 @@ _LOG.setLevel(logging.ERROR)
 
 
 class GatewayServer:
-    """`passes.open(policy)` gives a rollout its key, `door` a way in of its own. `async with` opens the port, `url`."""
+    """`passes.open(rollout)` gives a rollout its key, `door` a way in of its own. `async with` opens the port."""
 
     def __init__(
         self, *, host: str = "127.0.0.1", port: int = 0, passes: Passes | None = None, app: Any = None

@@ -23,7 +23,7 @@ from hermes_rl.errors import Failure, Whose, WorldError
 from hermes_rl.gateway.app import BODY_SECONDS, GatewayApp, Scope
 from hermes_rl.gateway.bounds import Bounds
 from hermes_rl.gateway.passes import Pass, Passes
-from hermes_rl.gateway.rollout import Policy
+from hermes_rl.gateway.rollout import GatewayRollout, Policy
 from hermes_rl.gateway.sampling import SEED_RANGE, RunSampling
 from hermes_rl.gateway.sending import Ear, Receive, Send, send_json
 from hermes_rl.inference import ManagedServer
@@ -119,11 +119,13 @@ class StandaloneApp:
         held = AsyncExitStack()
         policy = await held.enter_async_context(terms.policy())
         opened = self._passes.open(
-            policy,
-            sampling=replace(terms.sampling, seed=seed),
-            bounds=replace(terms.bounds, calls=calls or None),
-            model=terms.model,
-            context_tokens=terms.context_tokens(),
+            GatewayRollout(
+                policy,
+                replace(terms.sampling, seed=seed),
+                replace(terms.bounds, calls=calls or None),
+                model=terms.model,
+                context_tokens=terms.context_tokens(),
+            )
         )
         self._open[opened.id] = _Open(opened, held, str(body.get("item_id") or opened.id), body.get("item"), seed)
         url = self.url + opened.path

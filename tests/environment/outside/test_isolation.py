@@ -13,6 +13,7 @@ import pytest
 
 from hermes_rl import APIServerConfig
 from hermes_rl.environment.groups import run_group
+from hermes_rl.gateway.rollout import GatewayRollout
 from hermes_rl.sandbox import BubblewrapBackend
 from hermes_rl.store.database import open_store
 from hermes_rl.store.records import record_of
@@ -71,7 +72,7 @@ async def outcome(program: str, **variables: str) -> str:
 async def test_another_rollouts_key_is_refused() -> None:
     async with attacked("tries(lambda: ask('hi', key=os.environ['STOLEN']))") as (env, _):
         assert env.gateway is not None
-        other = env.gateway.passes.open(env.server)
+        other = env.gateway.passes.open(GatewayRollout(env.server))
         env.config.agent_env["STOLEN"] = other.key
         assert said(await one_rollout(env)) == "refused 401"
         assert not other.rollout.calls
@@ -92,7 +93,7 @@ tries(lambda: ask('hi', base=theirs, key=os.environ['STOLEN']))
 """
     async with attacked(program) as (env, _):
         assert env.gateway is not None
-        other = env.gateway.passes.open(env.server)
+        other = env.gateway.passes.open(GatewayRollout(env.server))
         env.config.agent_env |= {"THEIRS": other.path, "STOLEN": other.key}
         assert said(await one_rollout(env)) == "refused 401\nrefused 401"
         assert not other.rollout.calls

@@ -10,23 +10,25 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_rl import jsontext
 from hermes_rl.agent import AgentResult, ProgramEnd
 from hermes_rl.environment.outside.clock import Answering, policy_seconds
 from hermes_rl.environment.outside.ending import shortened, stop_reason
-from hermes_rl.environment.outside.gateway import Gateway
 from hermes_rl.environment.outside.program import Marks, Program, prompt_of
 from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.passes import Pass, Policy
-from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
+from hermes_rl.gateway.passes import Pass
+from hermes_rl.gateway.rollout import GatewayRollout, Policy, RunSampling
 from hermes_rl.messages import Message
 from hermes_rl.sandbox import ExecResult, Sandbox
 from hermes_rl.sandbox.outlet import Outlet, outlet
 from hermes_rl.sandbox.protocol import Command
 from hermes_rl.tools import ToolSession
 from hermes_rl.trajectory import StopReason
+
+if TYPE_CHECKING:
+    from hermes_rl.gateway.server import GatewayServer
 
 # What is read of a program's output; the rest is dropped in the sandbox.
 OUTPUT_READ = 256 * 1024
@@ -66,7 +68,7 @@ class OutsideAgent:
         program: Program,
         terms: Terms,
         *,
-        gateway: Gateway,
+        gateway: "GatewayServer",
         policy: Policy,
         session: ToolSession,
     ) -> None:
@@ -83,22 +85,22 @@ class OutsideAgent:
         self.result.messages, self.result.prompt_length = list(messages), len(messages)
         sandbox = await self._session.sandbox()
         terms = self._terms
-        opened = self._gateway.passes.open(
+        rollout = GatewayRollout(
             self._policy,
-            sampling=terms.sampling,
-            bounds=Bounds(calls=terms.calls, deadline=terms.deadline, seconds_per_token=terms.seconds_per_token),
+            terms.sampling,
+            Bounds(calls=terms.calls, deadline=terms.deadline, seconds_per_token=terms.seconds_per_token),
             model=terms.model,
             context_tokens=terms.context_tokens,
             origin=self._session.started_at,
         )
-        async with opened:
+        async with self._gateway.passes.open(rollout) as opened:
             try:
                 end, way_out = await self._ran(sandbox, opened, messages)
             finally:
                 # Before the key is withdrawn: giving up a call that is under way is then not told as its outcome.
-                self._tell(opened.rollout)
+                self._tell(rollout)
         self.result.program = end
-        self.result.stop_reason = stop_reason(opened.rollout, end, way_out.unreachable)
+        self.result.stop_reason = stop_reason(rollout, end, way_out.unreachable)
         self.result.finished_naturally = self.result.stop_reason is StopReason.NATURAL
         return self.result
 

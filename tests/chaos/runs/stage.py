@@ -165,7 +165,7 @@ class Stage:
         self.await_(lambda: not self.lies() and not self.lies(), seconds, "the truth")
         return time.monotonic() - began
 
-    def await_nothing_left(self, seconds: float = 20.0) -> None:
+    def await_nothing_left(self, seconds: float = 60.0) -> None:
         self.await_(lambda: not self.processes() and lock_is_free(self.places.lock), seconds, "no process left")
 
     def picture(self) -> str:
@@ -173,4 +173,5 @@ class Stage:
         if state is None:
             return "nothing said"
         parts = {name: (part.state.value, part.problem) for name, part in state.parts.items()}
-        return f"{state.phase} ({state.reason}) {parts}, live: {self.phase}, {len(self.processes())} processes"
+        living = f"live: {self.phase}, {len(self.processes())} processes, lock free: {lock_is_free(self.places.lock)}"
+        return f"{state.phase} ({state.reason}) {parts}, {living}"

@@ -3,6 +3,9 @@
 Each side is a fresh process on one core, the model server on another; the sides alternate and repeat, and the figures
 are medians. The bare client posts, reads and appends, and does nothing else: no checks, no records, no limits. Ours has
 the garbage collector set as the hermes-rl command sets it, the bare one as Python does; `bare_settled` has it set too.
+
+`--tracing` measures ours beside ours with every span exported to a collector that keeps none, slice about slice in one
+process. What counts is that process's own processor time; its exporter's, a process on another core, is told beside it.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,15 +27,18 @@ import orjson
 import uvloop
 
 from hermes_rl.agent import AgentLimits, HermesAgentLoop
-from hermes_rl.environment.command import settle_collector
 from hermes_rl.inference import APIServerConfig, ServerManager
 from hermes_rl.sandbox import LocalBackend, SandboxPool
+from hermes_rl.terminal.running import settle_collector
 from hermes_rl.tools import OpenToolset, ToolHost, ToolSession, tool
+from hermes_rl.tracing import Scope, TracedSpan, span
+from hermes_rl.tracing.tracer import EVERY, Exporting, Tracer
 from hermes_rl.trajectory import StopReason
 
 HERE = Path(__file__).resolve().parent
 RATIO_GOAL, MEMORY_GOAL_KB = 0.70, 100.0
 GAP_RATIO_GOAL, GAP_EXTRA_GOAL = 1.3, 0.030
+TRACING_GOAL = 0.03
 MESSAGES = [{"role": "user", "content": "Say hello four times with the echo tool, then stop."}]
 
 
@@ -62,6 +69,11 @@ class Ours:
         self.turns = turns
 
     async def rollout(self, name: str) -> bool:
+        with span("rollout") as traced:
+            traced.note(rollout=name)
+            return await self._rollout(name)
+
+    async def _rollout(self, name: str) -> bool:
         session = self.host.session(name)
         loop = HermesAgentLoop(
             self.server,
@@ -168,6 +180,58 @@ def pinned(core: int, command: list[str]) -> list[str]:
     return ["taskset", "-c", str(core), *command] if (os.cpu_count() or 1) > 1 else command
 
 
+async def play_traced(base_url: str, collector: str, slices: int, rollouts: int, turns: int) -> dict[str, Any]:
+    """Ours with tracing off and on, slice about slice in one process, and what became of the spans."""
+    settle_collector()
+    tracer = Tracer(Exporting(f"{collector}/v1/traces", "benchmark", {}))
+    client = Ours(base_url, turns)
+    seconds: dict[str, list[float]] = {"off": [], "on": []}
+    with tracer:
+        if (os.cpu_count() or 1) > 1 and tracer.exporter:
+            os.sched_setaffinity(tracer.exporter, {0})
+        for number in range(slices + 1):
+            for side in ("off", "on") if number % 2 else ("on", "off"):
+                root = TracedSpan(Scope(tracer, f"{number + 1:032x}"), 0, "benchmark", {})
+                cpu = time.process_time()
+                with root if side == "on" else nullcontext():
+                    assert await in_flight(client.rollout, 64, rollouts, 0.0) == rollouts
+                # Until the last spans of the slice are handed over, which is part of the cost.
+                await asyncio.sleep(1.5 * EVERY)
+                # The first of each warms it up.
+                if number:
+                    seconds[side].append(time.process_time() - cpu)
+        await client.close()
+    spans = tracer.taken + tracer.dropped
+    # What else runs on the machine only ever adds, so the faster quarter of the slices tells most about us.
+    fast = {side: median(sorted(took)[: max(1, slices // 4)]) for side, took in seconds.items()}
+    return {
+        **{f"cpu_ms_per_turn_{side}": round(took * 1000 / (rollouts * turns), 4) for side, took in fast.items()},
+        "overhead": round(fast["on"] / fast["off"] - 1, 4),
+        "overhead_of_medians": round(median(seconds["on"]) / median(seconds["off"]) - 1, 4),
+        "spans": spans,
+        "spans_delivered": (tracer.delivered or 0) / spans,
+        "exporter_cpu_us_per_span": round(exporter_seconds() * 1e6 / spans, 1),
+    }
+
+
+def exporter_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Collector:
+    """The null collector in a process of its own, on the first core."""
+
+    def __enter__(self) -> str:
+        command = pinned(0, [sys.executable, str(HERE / "null_collector.py")])
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+
 def measure(url: str, side: str, concurrency: int, rollouts: int, turns: int, delay: float) -> dict[str, float]:
     asyncio.run(set_delay(url, delay))
     numbers = map(str, (concurrency, rollouts, turns, delay))
@@ -196,6 +260,15 @@ def compare(url: str, repeats: int, concurrency: int, rollouts: int, turns: int,
     return row
 
 
+def compare_tracing(slices: int, rollouts: int) -> dict[str, Any]:
+    with Server() as url, Collector() as collector:
+        numbers = map(str, (slices, rollouts, 5))
+        command = [sys.executable, str(Path(__file__).resolve()), "--play-traced", url, collector, *numbers]
+        row: dict[str, Any] = json.loads(subprocess.check_output(pinned(1, command), text=True, timeout=600))
+    print(f"tracing: {json.dumps(row)}", flush=True)
+    return row
+
+
 def goal(wanted: float, measured: float, met: bool) -> dict[str, Any]:
     return {"goal": wanted, "measured": round(measured, 4), "met": met}
 
@@ -204,17 +277,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="64 and 512 in flight, once")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tracing", action="store_true", help="what tracing costs, and nothing else")
     parser.add_argument(
-        "--play", nargs=6, metavar=("SIDE", "URL", "CONCURRENCY", "ROLLOUTS", "TURNS", "RAMP"), help=argparse.SUPPRESS
+        "--play",
+        nargs=6,
+        metavar=("SIDE", "URL", "CONCURRENCY", "ROLLOUTS", "TURNS", "RAMP"),
+        help=argparse.SUPPRESS,
     )
+    parser.add_argument("--play-traced", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.play:
         side, url, *numbers, ramp = arguments.play
         concurrency, rollouts, turns = map(int, numbers)
         print(json.dumps(uvloop.run(play(side, url, concurrency, rollouts, turns, float(ramp)))))
         return 0
+    if arguments.play_traced:
+        url, collector, *numbers = arguments.play_traced
+        print(json.dumps(uvloop.run(play_traced(url, collector, *map(int, numbers)))))
+        return 0
     goals: dict[str, Any] = {}
     figures: dict[str, Any] = {}
+    if arguments.tracing:
+        figures["tracing"] = row = compare_tracing(8 if arguments.quick else 60, 300)
+        goals["tracing_overhead"] = goal(TRACING_GOAL, row["overhead"], row["overhead"] <= TRACING_GOAL)
+        goals["spans_delivered"] = goal(1.0, row["spans_delivered"], row["spans_delivered"] == 1.0)
+        return told_goals(figures, goals)
     with Server() as url:
         repeats = 1 if arguments.quick else arguments.repeats
         figures["64"] = compare(url, repeats, 64, 2000, 5, 0.0)
@@ -237,6 +324,10 @@ def main() -> int:
             growth = long["ours"]["cpu_ms_per_turn"] / short["ours"]["cpu_ms_per_turn"]
             bytes_growth = bytes_per_turn(50) / bytes_per_turn(5)
             goals["cpu_growth_to_100_messages"] = goal(round(bytes_growth, 2), growth, growth <= bytes_growth)
+    return told_goals(figures, goals)
+
+
+def told_goals(figures: dict[str, Any], goals: dict[str, Any]) -> int:
     print(json.dumps({"benchmark": "agent_loop", "figures": figures, "goals": goals}))
     return 0 if all(one["met"] for one in goals.values()) else 1
 

@@ -62,11 +62,11 @@ FINAL = "I have said hello four times, as you asked."
 
 async def serve(mode: str, engine: str, model: str) -> None:
     """Answer lines of standard input: `open N` by N keys, `close` by what became of them, `cpu` by seconds."""
-    from hermes_rl.environment.command import settle_collector
     from hermes_rl.gateway.passes import Pass
     from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
     from hermes_rl.gateway.server import GatewayServer
     from hermes_rl.inference import APIServerConfig, ManagedServer, ServerManager
+    from hermes_rl.terminal.running import settle_collector
     from hermes_rl.tokens.tokenizer import load_tokenizer
 
     config = APIServerConfig.model_validate(

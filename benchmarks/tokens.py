@@ -33,8 +33,8 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "err
 
 import orjson  # noqa: E402
 
-from hermes_rl.environment.command import settle_collector  # noqa: E402
 from hermes_rl.messages import Message  # noqa: E402
+from hermes_rl.terminal.running import settle_collector  # noqa: E402
 from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings, Tools  # noqa: E402
 from hermes_rl.tokens.exchange import Answer, Finish, Sampled  # noqa: E402
 from hermes_rl.tokens.formats import chat_format  # noqa: E402

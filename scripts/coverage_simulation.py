@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often the intervals of hermes_rl.environment.statistics hold the truth, in simulated evaluations.
+"""How often the intervals of hermes_rl.statistics hold the truth, in simulated evaluations.
 
 scripts/coverage_simulation.py            the whole grid, 10,000 evaluations a cell (about a quarter of an hour)
 scripts/coverage_simulation.py --write    and puts the tables into docs/statistics.md
@@ -27,11 +27,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hermes_rl.environment.statistics import Interval, compare, mean_interval, pass_at_k, pass_hat_k
-from hermes_rl.environment.statistics.distributions import student_t_quantile
-from hermes_rl.environment.statistics.intervals import LEVEL, Bounds, Moments, at_least_student, bounded_interval
-from hermes_rl.environment.statistics.paired import difference_interval, mcnemar, sign_flip
-from hermes_rl.environment.statistics.passes import all_pass, at_least_one_passes, most_size, rate_interval
+from hermes_rl.statistics import Interval, compare, mean_interval, pass_at_k, pass_hat_k
+from hermes_rl.statistics.distributions import student_t_quantile
+from hermes_rl.statistics.intervals import LEVEL, Bounds, Moments, at_least_student, bounded_interval
+from hermes_rl.statistics.paired import difference_interval, mcnemar, sign_flip
+from hermes_rl.statistics.passes import all_pass, at_least_one_passes, most_size, rate_interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
 _BEGIN, _END = "<!-- begin of what scripts/coverage_simulation.py writes -->", "<!-- end -->"

@@ -15,6 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PAGES = Path("hermes_rl/viewer/static")
 MAX_PACKAGES = 40
 MAX_MEGABYTES = 120.0
 MAX_IMPORT_SECONDS = 0.5
@@ -66,6 +67,7 @@ def main() -> int:
             "modules_loaded": len(loaded),
             "forbidden_loaded": sorted(loaded & NEVER_LOADED),
             "typed": (site / "hermes_rl" / "py.typed").is_file(),
+            "pages": shipped_pages(site),
             "help": "Usage" in help_text,
         }
     goals = {
@@ -77,6 +79,7 @@ def main() -> int:
         },
         "forbidden_loaded": {"goal": "none", "met": not figures["forbidden_loaded"]},
         "typed": {"goal": "py.typed is shipped", "met": figures["typed"]},
+        "pages": {"goal": "as committed", "met": figures["pages"] == "as committed"},
         "help": {"goal": "hermes-rl --help prints its usage", "met": figures["help"]},
     }
     missed = [name for name, goal in goals.items() if not goal["met"]]
@@ -118,6 +121,16 @@ def size(site: Path) -> int:
         for file in ([entry] if entry.is_file() else entry.rglob("*"))
         if file.is_file()
     )
+
+
+def shipped_pages(site: Path) -> str:
+    """Whether the files that `hermes-rl view` shows are in the wheel, byte for byte."""
+    committed, shipped = (
+        {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        for folder in (ROOT / "src" / PAGES, site / PAGES)
+    )
+    other = sorted(str(name) for name in committed.keys() | shipped.keys() if committed.get(name) != shipped.get(name))
+    return f"differ in {', '.join(other)}" if other else "as committed"
 
 
 def modules_loaded(python: Path, work: Path) -> set[str]:

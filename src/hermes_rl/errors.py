@@ -52,6 +52,7 @@ class WorldError(HermesRLError):
 
     @property
     def failure(self) -> Failure:
+        """What is kept of it with the rollout."""
         return Failure(self.whose, self.cause, str(self))
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from hermes_rl import jsontext
 
 Message: TypeAlias = dict[str, Any]
+"""One message of a conversation, in the form of OpenAI's chat API."""
 
 
 class ToolFunction(NamedTuple):
@@ -29,14 +30,17 @@ class ToolCall(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Of the tool."""
         return self.function.name
 
     @property
     def arguments(self) -> str:
+        """As the model wrote them: valid JSON or not."""
         return self.function.arguments
 
     @classmethod
     def make(cls, name: str, arguments: str, call_id: str | None = None) -> "ToolCall":
+        """A call with an id of its own unless one is given."""
         return cls(id=call_id or f"call_{uuid.uuid4().hex[:24]}", function=ToolFunction(name, arguments))
 
     @classmethod
@@ -63,6 +67,7 @@ class ToolCall(NamedTuple):
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """As a message of a request has it."""
         return {"id": self.id, "type": self.type, "function": {"name": self.name, "arguments": self.arguments}}
 
 

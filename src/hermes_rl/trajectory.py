@@ -151,6 +151,7 @@ class Rollout:
 
     @property
     def scored(self) -> bool:
+        """Whether it has a score; without one it enters no batch."""
         return self.score is not None
 
 
@@ -190,10 +191,12 @@ class Group:
 
     @cached_property
     def scored(self) -> tuple[Rollout, ...]:
+        """The rollouts that have a score."""
         return tuple(rollout for rollout in self.rollouts if rollout.scored)
 
     @property
     def scores(self) -> list[float]:
+        """Of the scored rollouts, in their order."""
         return [rollout.score for rollout in self.rollouts if rollout.score is not None]
 
 

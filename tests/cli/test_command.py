@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hermes_rl.environment.command import PAGE_OF_BYTES, page_of
 from hermes_rl.environment.endpoint_choice import CHOICES, ask_for_endpoint
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import ServerType
@@ -108,6 +109,36 @@ def test_the_answers_become_an_endpoint() -> None:
 def test_an_answer_outside_the_choices_is_refused() -> None:
     with pytest.raises(ConfigError, match="from 1 to 4"):
         ask_for_endpoint(lambda text, default: "5")
+
+
+async def test_process_writes_a_report_beside_its_groups(tmp_path: Path) -> None:
+    done = await on_model(
+        writes_the_word, "process", "terminal_test", "--json", "--env.total_steps", "1", "--env.group_size", "2",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["page"] == "data/terminal_test.html"
+    assert "all of it, 1 group with 2 rollouts" in (tmp_path / "data" / "terminal_test.html").read_text()
+
+
+def test_process_does_not_read_a_long_file_again_for_a_page_that_nobody_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    groups = tmp_path / "groups.jsonl"
+    with groups.open("wb") as file:
+        file.truncate(PAGE_OF_BYTES + 1)
+    assert page_of(groups) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["groups.jsonl"]
+
+
+async def test_process_is_no_failure_where_its_report_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "data" / "terminal_test.html").mkdir(parents=True)
+    done = await on_model(
+        writes_the_word, "process", "terminal_test", "--json", "--env.total_steps", "1", "--env.group_size", "2",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, json.loads(done.stdout)["page"]) == (0, None)
+    assert "warning: no page was made of data/terminal_test.jsonl" in done.stderr
 
 
 async def test_process_prints_one_json_object_and_keeps_the_rest_apart(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.cli.compare import compare
-from hermes_rl.environment.command import run_click
+from hermes_rl.terminal.running import run_click
 from tests.environment.test_evaluation import SaidEnv, cut_short, evaluated, passing
 
 ITEMS = 8

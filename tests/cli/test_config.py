@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.cli.config import config as command
-from hermes_rl.environment.command import run_click
 from hermes_rl.runs.keys import key_file, key_names, set_key
+from hermes_rl.terminal.running import run_click
 from tests.cli.test_command import hermes_rl
 
 CANARY = "canary-7f3a9c1e5b8d2046-zzzz"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.environment.command import run_click
+from hermes_rl.terminal.running import run_click
 from hermes_rl.training.selfhost.places import engines_home
 from hermes_rl.training.selfhost.record import EngineRecord
 

@@ -73,8 +73,11 @@ def test_no_row_is_told_by_the_exit_status(groups: Path) -> None:
 
 def test_a_report_is_written_beside_its_file(groups: Path) -> None:
     done = run(report, "groups.jsonl", "--groups", "1", "--json")
-    assert json.loads(done.stdout) == {"path": "groups.html", "groups": 2, "rows": 1, "conversations": 1}
-    assert "1 of 2 groups shown" in done.stderr
+    told = json.loads(done.stdout)
+    assert told.pop("bytes") == Path("groups.html").stat().st_size
+    assert told == {"path": "groups.html", "groups": 2, "groups_held": 1, "rollouts": 5, "rollouts_held": 3}
+    assert "1 of 2 groups" in done.stderr
+    assert "written: groups.html" in done.stderr
     assert Path("groups.html").read_text().startswith("<!doctype html>")
 
 
@@ -82,3 +85,18 @@ def test_a_report_goes_where_it_is_told(groups: Path) -> None:
     run(report, "groups.jsonl", "-o", "pages/first.html")
     assert Path("pages/first.html").exists()
     assert not Path("groups.html").exists()
+
+
+def test_a_report_of_a_folder_is_in_it_and_one_of_several_is_here(groups: Path) -> None:
+    Path("evaluation").mkdir()
+    groups.rename("evaluation/groups.jsonl")
+    run(report, "evaluation")
+    assert Path("evaluation/report.html").exists()
+    run(report, "evaluation", "evaluation/groups.jsonl")
+    assert Path("report.html").exists()
+
+
+def test_a_report_of_what_is_not_there_says_what_is(groups: Path) -> None:
+    done = run(report, "nothing")
+    assert "there is no file, folder or run 'nothing'" in str(done.exception)
+    assert not Path("nothing.html").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.environment.command import run_click
+from hermes_rl.terminal.running import run_click
 
 ENGINE = ("--openai.base_url", "http://127.0.0.1:1/v1", "--openai.model_name", "m")
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.environment.command import run_click
+from hermes_rl.terminal.running import run_click
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,12 @@
-"""The README's first steps, run as written: a clean clone, a fresh virtual environment, nothing else."""
+"""The README's first steps and docs/start.md, run as written: a clean clone, a fresh virtual environment, nothing else.
+
+Both begin with the same two blocks, so one clone and one model serve both.
+"""
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,14 +22,23 @@ SECTION = "## Try it in five minutes"
 
 def blocks() -> list[str]:
     """The bash blocks of the section, in order: install, model, process, evaluate."""
-    section = (ROOT / "README.md").read_text().split(SECTION)[1].split("\n## ")[0]
-    found: list[str] = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    return bash((ROOT / "README.md").read_text().split(SECTION)[1].split("\n## ")[0])
+
+
+def start_blocks() -> list[str]:
+    """All of the page, in order."""
+    return bash((ROOT / "docs" / "start.md").read_text())
+
+
+def bash(text: str) -> list[str]:
+    found: list[str] = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     return found
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone with today's files, committed or not."""
+    tmp_path = tmp_path_factory.mktemp("newcomer")
     copied = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True).split("\n")
     source = tmp_path / "source"
     for name in filter(None, copied):
@@ -60,7 +73,7 @@ def run(script: str, folder: Path) -> str:
     return output
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def checkout(home: Path) -> Path:
     (home / "home").mkdir()
     (home / "work").mkdir()
@@ -68,7 +81,7 @@ def checkout(home: Path) -> Path:
     return home / "work" / "hermes-rl"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(checkout: Path) -> Iterator[None]:
     # `exec`, so that the process we end is the model's own.
     script = blocks()[1].replace("python scripts", "exec python scripts")
@@ -95,3 +108,39 @@ def test_the_first_five_minutes_work_as_written(checkout: Path) -> None:
     assert "eval/mean_reward" in shown
     assert (checkout / "evals" / "metrics.json").exists()
     assert (checkout / "evals" / "samples.jsonl").exists()
+
+
+def looked_at(block: str, folder: Path) -> str:
+    """What a viewer says once it is there; it is ended then, as with Ctrl-C."""
+    with shell(f"source .venv/bin/activate\nexec {block}", folder, subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said = first_line(process.stdout, READY_DEADLINE_S)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    return said
+
+
+def test_the_ten_minutes_begin_as_the_five_do() -> None:
+    assert start_blocks()[:2] == blocks()[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("model")
+def test_the_ten_minutes_work_as_written(checkout: Path) -> None:
+    activate = "source .venv/bin/activate\n"
+    shown = [
+        looked_at(block, checkout) if " view " in block else run(activate + block, checkout)
+        for block in start_blocks()[2:]
+    ]
+    process, view, evaluate, init, validate, own, rescore = shown
+    assert "process 5/5" in process
+    assert view.startswith("the viewer is at http://127.0.0.1:")
+    assert "eval/mean_reward" in evaluate
+    assert (checkout / "evals" / "first" / "metrics.json").exists()
+    assert "written: word_count_env.py" in init
+    assert "word_count: nothing found" in validate
+    assert "process 3/3" in own
+    assert "groups: data/word_count.rescored.jsonl" in rescore
+    counted = len((checkout / "word_count_env.py").read_text().splitlines())
+    assert f"`word_count_env.py`, {counted} lines" in (ROOT / "docs" / "start.md").read_text()

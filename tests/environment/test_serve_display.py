@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hermes_rl.environment.display import console
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.environment.serve_display import Board, line, picture, rows, showing
+from hermes_rl.environment.serve_display import Board, line, look, rows, showing
+from hermes_rl.terminal import console, picture
 
 
 @dataclass
@@ -59,7 +59,7 @@ def test_many_causes_are_shortened() -> None:
 
 def test_text_of_others_is_drawn_as_it_is() -> None:
     screen = Console(file=io.StringIO(), record=True, width=100)
-    screen.print(picture(board(waiting="[red]no[/red] colour")))
+    screen.print(picture(look(board(waiting="[red]no[/red] colour"))))
     assert "[red]no[/red] colour" in screen.export_text()
 
 

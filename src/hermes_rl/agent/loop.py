@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from hermes_rl import jsontext
+from hermes_rl import jsontext, tracing
 from hermes_rl.agent.compaction import Compaction, tokens_in
 from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN, LEAST_ANSWER_TOKENS, AgentLimits
 from hermes_rl.agent.result import AgentResult, ToolError
@@ -106,28 +106,30 @@ class HermesAgentLoop:
         return result
 
     async def _work(self) -> StopReason:
-        for turn in range(1, self.max_turns + 1):
-            if not await self._makes_room():
-                return StopReason.CONTEXT_FULL
-            try:
-                calls, stop = await self._ask(turn)
-            except ContextFullError as error:
-                if turn == 1:
-                    raise AuthorError(
-                        "prompt_too_long", f"the prompt does not fit the model's context: {error}"
-                    ) from error
-                # The endpoint knows better than our estimate; half of that is sure to fit.
-                if await self._compacts((self.limits.context_tokens or tokens_in(self._wire)) // 2):
-                    continue
-                return StopReason.CONTEXT_FULL
-            if stop is StopReason.NATURAL and await self._user_goes_on():
-                continue
-            if stop is not None:
-                return stop
-            stop = await self._run_tools(turn, calls)
-            if stop is not None:
-                return stop
+        with tracing.span("turn", (1,)) as span:
+            for turn in range(1, self.max_turns + 1):
+                if turn > 1:
+                    span.again((turn,))
+                stop = await self._turn(turn)
+                if stop is not None:
+                    return stop
         return StopReason.MAX_TURNS
+
+    async def _turn(self, turn: int) -> StopReason | None:
+        """One model call and the tools it calls; why the rollout ends here, or None."""
+        if not await self._makes_room():
+            return StopReason.CONTEXT_FULL
+        try:
+            calls, stop = await self._ask(turn)
+        except ContextFullError as error:
+            if turn == 1:
+                raise AuthorError("prompt_too_long", f"the prompt does not fit the model's context: {error}") from error
+            # The endpoint knows better than our estimate; half of that is sure to fit.
+            compacted = await self._compacts((self.limits.context_tokens or tokens_in(self._wire)) // 2)
+            return None if compacted else StopReason.CONTEXT_FULL
+        if stop is StopReason.NATURAL and await self._user_goes_on():
+            return None
+        return await self._run_tools(turn, calls) if stop is None else stop
 
     # --- asking the model ---
 
@@ -287,7 +289,7 @@ class HermesAgentLoop:
             return ToolOutcome.refusal(f"the arguments must be one JSON object, not {type(arguments).__name__}")
         if self._session is None:
             self._session = ToolHost.current().session(self.task_id)
-        return await self._session.call(call.name, arguments)
+        return await self._session.call(call.name, arguments, call.id)
 
     # --- going on or not ---
 

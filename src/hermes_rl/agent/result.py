@@ -33,6 +33,8 @@ class ProgramEnd:
 
 @dataclass
 class AgentResult:
+    """What the agent did in one rollout, as the reward sees it."""
+
     messages: list[Message]
     managed_state: dict[str, Any] | None = None
     turns_used: int = 0
@@ -60,4 +62,5 @@ class AgentResult:
 
     @property
     def tools_used(self) -> list[str]:
+        """The names of the tools it called, worked examples in the prompt not counted."""
         return tools_used(self.messages[self.prompt_length :])

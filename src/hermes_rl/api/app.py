@@ -22,6 +22,7 @@ from hermes_rl.api.routes.groups import add_group_route
 from hermes_rl.api.routes.trainers import trainer_routes
 from hermes_rl.api.routes.watching import watching_routes
 from hermes_rl.api.settings import ApiSettings
+from hermes_rl.api.traced import traced
 from hermes_rl.api.wire import Problem
 from hermes_rl.store.database import Retention, Store, StoreError
 from hermes_rl.version import __version__
@@ -63,6 +64,7 @@ def create_app(store: Store, settings: ApiSettings) -> FastAPI:
             "5XX": {"model": Problem, "description": "To be tried again later."},
         },
         middleware=[
+            *traced(),
             Middleware(Measured, requests),
             Middleware(Door, settings),
             Middleware(SmallBodies, LARGE),

@@ -6,14 +6,16 @@ Always true: a request is counted by the route that took it, never by its path, 
 import resource
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_rl.store.database import Status, Tally
+from hermes_rl.store.database.intake import Histogram, Intake
 
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0)
+MOST_BEHIND = 16
 # What `ru_maxrss` is counted in.
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -23,14 +25,11 @@ class Requests:
 
     def __init__(self) -> None:
         self.answered: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: Counter[str] = Counter()
-        self.within: dict[str, list[int]] = {}
+        self.seconds: dict[str, Histogram] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         self.answered[method, route, status] += 1
-        self.seconds[route] += seconds  # type: ignore[assignment]
-        counts = self.within.setdefault(route, [0] * (len(BOUNDS) + 1))
-        counts[sum(seconds > bound for bound in BOUNDS)] += 1
+        self.seconds.setdefault(route, Histogram(BOUNDS)).note(seconds)
 
 
 class Measured:
@@ -60,7 +59,15 @@ class Measured:
             self._requests.note(scope["method"], route, status, perf_counter() - begin)
 
 
-def exposition(requests: Requests, status: Status, tallies: Sequence[Tally], names: Mapping[int, str]) -> str:
+def exposition(
+    requests: Requests,
+    status: Status,
+    tallies: Sequence[Tally],
+    names: Mapping[int, str],
+    *,
+    intake: Intake,
+    versions: Mapping[int, int],
+) -> str:
     """All figures in the text format of Prometheus."""
 
     def environment(number: int, **kinds: str) -> str:
@@ -76,13 +83,48 @@ def exposition(requests: Requests, status: Status, tallies: Sequence[Tally], nam
         for state, count in (("waiting", part.waiting), ("leased", part.leased))
     }
     lines += series("queued_rollouts", "gauge", "Rollouts in the queue.", queued)
+    groups = {
+        environment(number, state=state): count
+        for number, part in status.backlog.items()
+        for state, count in (("waiting", part.waiting_groups), ("leased", part.leased_groups))
+    }
+    lines += series("queued_groups", "gauge", "Groups in the queue.", groups)
+    behind: Counter[str] = Counter()
+    for version, count in versions.items():
+        late = max(0, status.version - version)
+        behind[labels(behind=str(late) if late < MOST_BEHIND else f"{MOST_BEHIND}+")] += count
+    about = "Rollouts in the queue by how many versions their oldest token is behind."
+    lines += series("queued_staleness_rollouts", "gauge", about, behind)
     running = {environment(number): count for number, count in status.running.items()}
     lines += series("running_rollouts", "gauge", "Rollouts in the making, as environments say.", running)
-    ended = {
-        environment(tally.environment, outcome=tally.outcome, cause=tally.cause): tally.rollouts for tally in tallies
+    for name, about in (("rollouts", "Rollouts that left the queue."), ("groups", "Groups that left the queue.")):
+        ended = {
+            environment(tally.environment, outcome=tally.outcome, cause=tally.cause): getattr(tally, name)
+            for tally in tallies
+        }
+        lines += series(f"ended_{name}_total", "counter", about, ended)
+    return "\n".join(lines + _came_in(intake, environment) + process_lines(requests)) + "\n"
+
+
+def _came_in(intake: Intake, environment: Callable[..., str]) -> list[str]:
+    """What this process was handed, since it started."""
+    lines = []
+    for name, about, counts in (
+        ("received_groups_total", "Groups that came in, each once.", intake.groups),
+        ("received_bytes_total", "Bytes of them.", intake.bytes),
+        ("received_completion_tokens_total", "Tokens that their rollouts were completed with.", intake.tokens),
+    ):
+        lines += series(name, "counter", about, {environment(number): count for number, count in counts.items()})
+    failures = {
+        environment(number, whose=whose, cause=cause): count
+        for (number, whose, cause), count in intake.failures.items()
     }
-    lines += series("ended_rollouts_total", "counter", "Rollouts that left the queue.", ended)
-    return "\n".join(lines + process_lines(requests)) + "\n"
+    lines += series("failed_rollouts_total", "counter", "Rollouts without a score, by whose fault.", failures)
+    about = "How long rollouts took, from their beginning to their score."
+    lines += histogram("rollout_seconds", about, {_inner(environment(n)): one for n, one in intake.seconds.items()})
+    about = "Scores of rollouts."
+    lines += histogram("rollout_score", about, {_inner(environment(n)): one for n, one in intake.scores.items()})
+    return lines
 
 
 def series(name: str, kind: str, about: str, values: Mapping[str, float]) -> list[str]:
@@ -103,22 +145,31 @@ def process_lines(requests: Requests) -> list[str]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
     return [
         *series("requests_total", "counter", "Requests by how they were answered.", answered),
-        *_histogram(requests),
+        *histogram(
+            "request_seconds",
+            "Time from a request to the end of its answer.",
+            {_inner(labels(route=route)): one for route, one in requests.seconds.items()},
+        ),
         *series("peak_memory_bytes", "gauge", "The most memory that this process ever held.", {"": peak}),
     ]
 
 
-def _histogram(requests: Requests) -> list[str]:
-    name = "hermes_rl_request_seconds"
-    lines = [f"# HELP {name} Time from a request to the end of its answer.", f"# TYPE {name} histogram"]
-    for route, counts in requests.within.items():
-        total = 0
-        for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+def histogram(name: str, about: str, by_label: Mapping[str, Histogram]) -> list[str]:
+    """The lines of a histogram; its labels are given without their braces."""
+    lines = [f"# HELP hermes_rl_{name} {about}", f"# TYPE hermes_rl_{name} histogram"]
+    for label, one in by_label.items():
+        total, before = 0, f"{label}," if label else ""
+        for bound, count in zip((*map(str, one.bounds), "+Inf"), one.counts, strict=True):
             total += count
-            lines.append(f"{name}_bucket{labels(route=route, le=bound)} {total}")
-        lines.append(f"{name}_sum{labels(route=route)} {requests.seconds[route]:g}")
-        lines.append(f"{name}_count{labels(route=route)} {total}")
+            lines.append(f'hermes_rl_{name}_bucket{{{before}le="{bound}"}} {total}')
+        around = f"{{{label}}}" if label else ""
+        lines.append(f"hermes_rl_{name}_sum{around} {one.sum:g}")
+        lines.append(f"hermes_rl_{name}_count{around} {total}")
     return lines
+
+
+def _inner(labelled: str) -> str:
+    return labelled[1:-1]
 
 
 def labels(**labels: str) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.command import on_a_loop
+from hermes_rl.environment.command import TRACE
 from hermes_rl.home import rl_home
 from hermes_rl.secrets import is_literal, resolved_key
 from hermes_rl.store.database import Retention
+from hermes_rl.terminal.running import on_a_loop, warn
+from hermes_rl.tracing import Tracing, traced
 
 DAY = 86_400.0
 GIGABYTE = 10**9
@@ -30,6 +32,7 @@ GIGABYTE = 10**9
 @click.option("--max-body", default=256, type=click.IntRange(1), help="The largest group that is taken, in megabytes.")
 @click.option("--keep-days", type=click.FloatRange(0), help="Let go of tokens so long after their group was used.")
 @click.option("--keep-gigabytes", type=click.FloatRange(0), help="Let go of the oldest used tokens beyond this size.")
+@click.option("--trace", metavar="URL", help=TRACE)
 @click.option("--json", "as_json", is_flag=True, help="Print {url, database} as one JSON object when it is ready.")
 def api(
     host: str,
@@ -40,6 +43,7 @@ def api(
     max_body: int,
     keep_days: float | None,
     keep_gigabytes: float | None,
+    trace: str | None,
     as_json: bool,
 ) -> None:
     """Take finished groups from environments and lend them to trainers.
@@ -78,7 +82,8 @@ def api(
         else:
             click.echo(f"the trajectory API listens on {url}, over {where}; Ctrl-C ends it", err=True)
 
-    on_a_loop(run_api(address, settings, host=host, port=port, ready=ready))
+    with traced(Tracing.of(trace), "api", {}, report=warn):
+        on_a_loop(run_api(address, settings, host=host, port=port, ready=ready))
 
 
 def shown(address: str) -> str:

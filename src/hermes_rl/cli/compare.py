@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.display import console
 from hermes_rl.environment.evaluation.comparison import Compared, Evaluated, compare_evaluations, read_evaluation
 from hermes_rl.environment.evaluation.table import estimate_text, plain
-from hermes_rl.environment.statistics import Interval
+from hermes_rl.statistics import Interval
+from hermes_rl.terminal import console
 
 
 @click.command()

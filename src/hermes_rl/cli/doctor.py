@@ -7,8 +7,8 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.environment.command import on_a_loop
 from hermes_rl.runs.doctor import CHECKS, Finding, State, examine, healthy
+from hermes_rl.terminal.running import on_a_loop
 
 if TYPE_CHECKING:
     from rich.table import Table

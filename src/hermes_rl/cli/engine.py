@@ -48,7 +48,12 @@ def engine() -> None:
     "--model", required=True, help="Folder of the model: config.json, tokenizer, safetensors; or a hub's name."
 )
 @click.option("--name", default="default", help="Engines of different names run side by side, with data of their own.")
-@click.option("--port", type=click.IntRange(1, 65_535), show_default="its last one, or any that is free")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    help="Where it listens on this machine.",
+    show_default="its last one, or any that is free",
+)
 @click.option("--rank", default=32, type=click.IntRange(1), help="The largest LoRA rank that can be trained.")
 @click.option(
     "--adapters",

@@ -6,8 +6,8 @@ import sys
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.command import on_a_loop
 from hermes_rl.secrets import is_literal, resolved_key
+from hermes_rl.terminal.running import on_a_loop
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 110})

@@ -1,38 +1,70 @@
-"""`hermes-rl report FILE`: recorded groups as one page of HTML."""
+"""`hermes-rl report RUN|FILE|FOLDER…`: the viewer's pages as one HTML file to send to somebody."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.cli.progress import progress
-from hermes_rl.environment.display import console
-from hermes_rl.environment.report.page import GROUPS_SHOWN, write_report
-from hermes_rl.store.export import count_lines
+from hermes_rl.cli.progress import Steps, progress
+from hermes_rl.secrets import resolved_key
+from hermes_rl.terminal import console
 
 
-@click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), help="HTML file. [FILE.html]")
-@click.option("--groups", type=click.IntRange(min=1), default=GROUPS_SHOWN, show_default=True, help="Groups to show.")
+@click.command(context_settings={"max_content_width": 110})
+@click.argument("targets", nargs=-1, required=True, metavar="RUN|FILE|FOLDER|ADDRESS…")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="HTML file. [FILE.html, FOLDER/report.html, RUN.html; report.html of several]",
+)
+@click.option(
+    "--groups", type=click.IntRange(min=1), default=100, show_default=True, help="Groups to hold of each source."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def report(file: Path, out: Path | None, groups: int, as_json: bool) -> None:
-    """Make a page of a JSONL file of groups, for a browser.
+def report(targets: tuple[str, ...], out: Path | None, groups: int, as_json: bool) -> None:
+    """Make one HTML file of a run, an evaluation or a file of groups.
 
-    The page is one file: figures of the whole run, a table of groups, and the rollouts with their conversations. It
-    needs no network and runs no script.
+    It has the pages of `hermes-rl view`, opens in any browser, and needs no network and no server: mail it, archive
+    it. Its groups are spread evenly over the source; figures and curves are of all. Two evaluations are compared.
     """
-    done = 0
-    with progress("report", count_lines(file)) as shown:
+    from hermes_rl.cli.viewed_runs import viewed_runs
+    from hermes_rl.viewer.report.making import write_report
 
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            shown.show(done, "")
-
-        made = write_report(file, out, shown=groups, on_group=advance)
+    addresses = [resolved_key(one, "ADDRESS") if one.startswith(("env:", "file:")) else one for one in targets]
+    with _bars() as show:
+        made = write_report(addresses, viewed_runs(), out or _beside(targets), groups=groups, on_step=show)
     screen = console()
-    screen.print(f"{made.conversations:,} of {made.groups:,} groups shown", soft_wrap=True)
+    screen.print(f"{made.groups_held:,} of {made.groups:,} groups, {made.bytes / 1e6:.1f} MB", soft_wrap=True)
     screen.print(f"written: {made.path}", soft_wrap=True, markup=False)
     if as_json:
         click.echo(jsontext.dumps({**made._asdict(), "path": str(made.path)}))
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each thing that is done, one after the other."""
+    now: tuple[str, int] | None = None
+    steps: Steps | None = None
+    with ExitStack() as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal now, steps
+            if steps is None or now != (what, total):
+                bar.close()
+                now, steps = (what, total), bar.enter_context(progress(what, total))
+            steps.show(done, "")
+
+        yield show
+
+
+def _beside(targets: tuple[str, ...]) -> Path:
+    [first, *others] = targets
+    path = Path(first)
+    if others or not path.exists():
+        run = first if not others and path.name == first and ":" not in first else "report"
+        return Path(f"{run}.html")
+    return path / "report.html" if path.is_dir() else path.with_suffix(".html")

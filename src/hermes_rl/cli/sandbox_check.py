@@ -12,11 +12,11 @@ import yaml
 
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.environment.command import on_a_loop
-from hermes_rl.environment.display import console
 from hermes_rl.errors import ConfigError
 from hermes_rl.sandbox import Backend, make_backend, open_backend
 from hermes_rl.sandbox.conformance import GROUPS, Check, Outcome, Report, Row, check_backend, selected
+from hermes_rl.terminal import console
+from hermes_rl.terminal.running import on_a_loop
 
 
 @click.command()

@@ -16,6 +16,7 @@ def train(
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
     dry_run: bool,
+    trace: str | None,
     as_json: bool,
 ) -> int:
     """Train a model on ENV, and show how it goes: the trajectory API, the trainer and the environment in one command.
@@ -26,5 +27,5 @@ def train(
     \b
         hermes-rl train gsm8k --preset laptop --set base_model=FOLDER
     """  # noqa: D301 (\b is click's mark for a paragraph left as it is)
-    run_file = made_run(environment, preset, changes, added, evaluated)
+    run_file = made_run(environment, preset, changes, added, evaluated, trace)
     return started(run_file, dry_run=dry_run, follows=True, as_json=as_json)

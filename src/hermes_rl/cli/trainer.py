@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.command import on_a_loop, section_options, section_values
-from hermes_rl.environment.display import console
+from hermes_rl.environment.command import section_options, section_values, trace_option
 from hermes_rl.environment.settings import merged_section
 from hermes_rl.secrets import is_literal
 from hermes_rl.stopping import Stop
+from hermes_rl.terminal import Look, console, drawing
+from hermes_rl.terminal.running import on_a_loop, warn
+from hermes_rl.tracing import Tracing, traced
 from hermes_rl.training.settings import TrainerSettings
 
 STOP_SECONDS = 600.0
@@ -23,7 +26,9 @@ SECRETS = ("api_key", "rollout_server_token", "inference_token")
 SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 
 
-def _run(config_file: Path | None, run_name: str, stay: bool, as_json: bool, **flags: str | None) -> None:
+def _run(
+    config_file: Path | None, run_name: str, stay: bool, as_json: bool, trace: str | None, **flags: str | None
+) -> None:
     """Learn from the groups that environments send to the trajectory API, by GRPO with LoRA through the Tinker API.
 
     Beside it runs an inference server, from which environments sample the newest weights. The same command started
@@ -44,11 +49,13 @@ def _run(config_file: Path | None, run_name: str, stay: bool, as_json: bool, **f
 
     async def train() -> dict[str, Any]:
         stop = Stop(STOP_SECONDS)
-        with stop.on_signals(), _shown(settings.total_steps) as watcher:
+        with stop.on_signals(), _shown(run_name, settings.total_steps) as watcher:
             return await run_training(settings, RunFolder.named(run_name), stop, watcher, stay=stay)
 
     try:
-        result = on_a_loop(train())
+        about = {"run": run_name, "model": settings.base_model}
+        with traced(Tracing.of(trace), "trainer", about, report=warn):
+            result = on_a_loop(train())
     except asyncio.CancelledError:
         raise click.Abort from None
     if as_json:
@@ -58,8 +65,8 @@ def _run(config_file: Path | None, run_name: str, stay: bool, as_json: bool, **f
 
 
 @contextmanager
-def _shown(total: int) -> Iterator[Any]:
-    """A progress bar on a terminal; elsewhere a line for each step."""
+def _shown(run_name: str, total: int) -> Iterator[Any]:
+    """A panel on a terminal; elsewhere a line for each step."""
     from hermes_rl.training.running import Watcher
 
     screen = console()
@@ -77,20 +84,53 @@ def _shown(total: int) -> Iterator[Any]:
     if not screen.is_terminal:
         yield Watcher(listening, lambda _: None, lambda step, metrics: screen.print(line(step, metrics)), complete)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("[bold]training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=screen) as bar:
-        task = bar.add_task("training", total=total, state="starting")
+    course = _Course(run_name, total)
+    with drawing(screen, course.look()) as shown:
 
         def begun(progress: Any) -> None:
-            bar.update(task, completed=progress.step, state=progress.state)
+            course.begun(progress)
+            shown.look = course.look()
 
         def stepped(step: int, metrics: dict[str, float]) -> None:
-            bar.update(task, completed=step, state=f"reward {metrics.get('reward/mean', float('nan')):.3f}")
-            screen.print(line(step, metrics))
+            course.stepped(step, metrics)
+            shown.look = course.look()
 
         yield Watcher(listening, begun, stepped, complete)
+
+
+class _Course:
+    """How the training goes, on a terminal."""
+
+    def __init__(self, run_name: str, total: int) -> None:
+        self._title, self._total = f"trainer · {run_name}", total
+        self._progress: Any = None
+        self._step = self._before = 0
+        self._metrics: dict[str, float] = {}
+        self._rewards: list[float] = []
+        self._began = time.monotonic()
+
+    def begun(self, progress: Any) -> None:
+        self._progress, self._step, self._before = progress, progress.step, progress.step
+
+    def stepped(self, step: int, metrics: dict[str, float]) -> None:
+        self._step, self._metrics = step, metrics
+        if "reward/mean" in metrics:
+            self._rewards.append(metrics["reward/mean"])
+
+    def look(self) -> Look:
+        metrics = self._metrics
+        figures = " · ".join(f"{name} {metrics[name]:.4g}" for name in SHOWN[1:] if name in metrics)
+        reward = f"mean {metrics['reward/mean']:.3f} at step {self._step}" if "reward/mean" in metrics else ""
+        rows = {"state": self._progress.state if self._progress else "starting", "score": reward, "figures": figures}
+        return Look(
+            self._title,
+            {label: text for label, text in rows.items() if text},
+            done=self._step,
+            total=self._total,
+            began=self._began,
+            before=self._before,
+            rewards=self._rewards,
+        )
 
 
 trainer = click.Command(
@@ -106,6 +146,7 @@ trainer = click.Command(
         ),
         click.Option(["--stay"], is_flag=True, help="Go on answering after the last step, until it is stopped."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print what the run came to as one JSON object."),
+        trace_option(),
         *section_options("tinker", TrainerSettings()),
     ],
     context_settings={"max_content_width": 110},

@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 
 class HermesAgentBaseEnv(ABC):
+    """An environment: subclass it, say where items come from, how one becomes a prompt, and how a rollout is scored."""
+
     name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
     default_toolsets: ClassVar[Sequence[str]] = ()
@@ -188,6 +190,7 @@ class HermesAgentBaseEnv(ABC):
         return getattr(self, "_eval_items", [])
 
     def item_id(self, item: Any) -> str:
+        """What an item is known by: the hash of its JSON. Override it where items have an id of their own."""
         return content_id(item)
 
     @classmethod
@@ -199,6 +202,7 @@ class HermesAgentBaseEnv(ABC):
 
     @property
     def tools(self) -> ToolHost:
+        """The opened toolsets."""
         if self._tools is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
         return self._tools
@@ -300,7 +304,7 @@ class HermesAgentBaseEnv(ABC):
 
     def progress(self, what: str, total: int, tally: Tally, done: int = 0) -> AbstractContextManager[Advancing]:
         """How the modes show their progress; a caller with a display of its own replaces it."""
-        return progress(what, total, tally, done)
+        return progress(what, total, tally, done, title=f"{what} · {self.display_name()}")
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item; those `done` in an earlier run are past. None when there are no more."""
@@ -438,6 +442,7 @@ class HermesAgentBaseEnv(ABC):
 
     @classmethod
     def display_name(cls) -> str:
+        """`name`, or the class's."""
         return cls.name or cls.__name__
 
     @classmethod

@@ -5,14 +5,11 @@ output only with --json; what a person reads goes to standard error.
 """
 
 import asyncio
-import gc
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-import uvloop
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -22,7 +19,6 @@ from hermes_rl.environment.display import summary_table
 from hermes_rl.environment.endpoint_choice import choose_endpoint
 from hermes_rl.environment.exactness import require_exact_tokens
 from hermes_rl.environment.generation import generate_groups, store_split
-from hermes_rl.environment.report.page import write_report
 from hermes_rl.environment.serving.kept_files import kept_files
 from hermes_rl.environment.serving.running import board_for, serve
 from hermes_rl.environment.settings import Settings, defaults, resolve
@@ -33,8 +29,12 @@ from hermes_rl.rewards import Hold, watching
 from hermes_rl.secrets import is_literal
 from hermes_rl.stopping import Stop
 from hermes_rl.store import only_writer
+from hermes_rl.terminal.running import on_a_loop, run_click, warn
+from hermes_rl.tracing import Tracing, traced
 
-T = TypeVar("T")
+# A few seconds of work; a gigabyte would take most of a minute, whether anybody looks or not.
+PAGE_OF_BYTES = 16_000_000
+TRACE = "Send OpenTelemetry traces to this collector, such as http://localhost:4318; env:NAME names a variable."
 
 MODES = {
     "process": "Make groups of rollouts and write them to a JSONL file.",
@@ -53,22 +53,6 @@ def run_command(environment: type[Environment], arguments: list[str] | None = No
     return run_click(group, arguments, prog_name=None)
 
 
-def run_click(command: click.Command, arguments: list[str] | None, prog_name: str | None) -> int:
-    """Run a click command; our own errors are printed without a traceback, with exit code 2 or 1."""
-    try:
-        code = command.main(arguments, prog_name=prog_name, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        return 130
-    except HermesRLError as error:
-        click.echo(f"error: {error}", err=True)
-        return 2 if isinstance(error, ConfigError) else 1
-    return int(code or 0)
-
-
 def mode_command(environment: type[Environment], mode: str) -> click.Command:
     """The click command of one mode, its options made from the configuration models."""
     env_default, endpoints = defaults(environment)
@@ -78,6 +62,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
             ["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env and openai."
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
+        trace_option(),
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
@@ -87,20 +72,27 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     options += section_options("openai", endpoint)
 
     def run(
-        config_file: Path | None, as_json: bool, resume: bool = False, overwrite: bool = False, **flags: str | None
+        config_file: Path | None,
+        as_json: bool,
+        trace: str | None,
+        resume: bool = False,
+        overwrite: bool = False,
+        **flags: str | None,
     ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
         settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
         _warn_of_literal_keys(settings)
-        if mode == "process":
-            path = _output_file(environment, settings, overwrite=overwrite, resume=resume)
-            result = on_a_loop(_process(environment, settings, path, resume=resume))
-        elif mode == "serve":
-            result = on_a_loop(_serve(environment, settings))
-        else:
-            result = on_a_loop(_evaluate(environment, settings, resume=resume))
+        about = {"environment": environment.display_name(), "model": settings.endpoints[0].model_name}
+        with traced(Tracing.of(trace), mode, about, report=warn):
+            if mode == "process":
+                path = _output_file(environment, settings, overwrite=overwrite, resume=resume)
+                result = on_a_loop(_process(environment, settings, path, resume=resume))
+            elif mode == "serve":
+                result = on_a_loop(_serve(environment, settings))
+            else:
+                result = on_a_loop(_evaluate(environment, settings, resume=resume))
         if as_json:
             sys.stdout.write(jsontext.dumps(result).decode() + "\n")
         return 0 if mode == "serve" or result.get("scored", 1) else 1
@@ -116,11 +108,31 @@ async def _process(environment: type[Environment], settings: Settings, path: Pat
     with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog:
         async with env.opened():
             tally = await generate_groups(env, path, resume=resume)
-    page = write_report(path, tally=tally).path
-    notes = {"groups": str(path), "page": str(page), "metrics": str(env.metrics_path)}
+    page = page_of(path)
+    shown = page or f"none; `hermes-rl view {path}` shows the groups"
+    notes = {"groups": str(path), "page": shown, "metrics": str(env.metrics_path)}
     summary_table(f"process · {environment.display_name()}", tally, notes)
-    files = {"path": str(path), "page": str(page), "metrics_path": str(env.metrics_path)}
+    files = {"path": str(path), "page": page, "metrics_path": str(env.metrics_path)}
     return {**tally.summary(), **files}
+
+
+def page_of(groups: Path) -> str | None:
+    """The report of what was made, while that is short: a long file is read again only for who wants to look.
+
+    The groups are there without it, so that it fails is no error of the run.
+    """
+    from hermes_rl.viewer.report.making import write_report
+    from hermes_rl.viewer.sources.source import no_runs
+
+    page = groups.with_suffix(".html")
+    try:
+        if groups.stat().st_size > PAGE_OF_BYTES:
+            return None
+        write_report([str(groups)], no_runs(), page)
+    except (HermesRLError, OSError) as error:
+        warn(f"no page was made of {groups}: {error}; `hermes-rl report {groups}` tries again")
+        return None
+    return str(page)
 
 
 def _output_file(environment: type[Environment], settings: Settings, *, overwrite: bool, resume: bool) -> Path:
@@ -174,25 +186,12 @@ async def _serve(environment: type[Environment], settings: Settings) -> dict[str
 
 
 def _say_hold(hold: Hold) -> None:
-    click.echo(f"warning: {hold}", err=True)
+    warn(str(hold))
 
 
-def settle_collector() -> None:
-    """Set Python's garbage collector for a process that holds thousands of conversations.
-
-    With its defaults a full collection walks all of them again and again: at 4,096 rollouts in flight that took a fifth
-    of the processor and tripled the p99 between turns (benchmarks/agent_loop.py).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-
-
-def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work to its end."""
-    settle_collector()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+def trace_option() -> click.Option:
+    """`--trace`, of every command that starts work."""
+    return click.Option(["--trace"], metavar="URL", help=TRACE)
 
 
 def section_options(section: str, default: BaseModel) -> list[click.Parameter]:

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hermes_rl.inference import APIServerConfig
 
+# The total_steps of an environment in a run: the run ends it when the trainer has taken its last step.
+ENDLESS = 1_000_000_000
+
 
 class EvalHandling(StrEnum):
     """What training rollouts do while an evaluation runs."""

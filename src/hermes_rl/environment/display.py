@@ -1,73 +1,34 @@
-"""What a person sees while rollouts run and after: a progress bar or, without a terminal, a line now and then; tables.
+"""What a person sees while rollouts run and after: a panel or, without a terminal, a line now and then; tables.
 
 Everything here goes to standard error, so that `--json` leaves standard output to programs.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.terminal import LINE_EVERY, Drawing, Look, console, counts, drawing, say, score_text, short
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-
-LINE_EVERY = 10.0
-_DRAWN_ON: ContextVar["Console | None"] = ContextVar("drawn_on", default=None)
+# Of the rewards, for the sparkline.
+NEWEST = 4096
 
 
 class Advancing(Protocol):
     def advance(self) -> None: ...
 
 
-def console() -> "Console":
-    """Where to print: above what is drawn live, if something is."""
-    from rich.console import Console
-
-    return _DRAWN_ON.get() or Console(stderr=True, highlight=False)
-
-
 @contextmanager
-def drawn_on(screen: "Console") -> Iterator[None]:
-    """Within this block something is drawn live there; whoever wrote past that console would tear it."""
-    before = _DRAWN_ON.set(screen)
-    try:
-        yield
-    finally:
-        _DRAWN_ON.reset(before)
-
-
-@contextmanager
-def progress(what: str, total: int, tally: Tally, done: int = 0) -> Iterator[Advancing]:
+def progress(what: str, total: int, tally: Tally, done: int = 0, *, title: str | None = None) -> Iterator[Advancing]:
     """Show how far the work is and how it goes; `done` of it were done before."""
     screen = console()
     if screen.is_terminal:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        with Progress(
-            SpinnerColumn(),
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=screen,
-        ) as bar:
-            yield _Bar(bar, bar.add_task(what, total=total, completed=done, state=""), tally)
+        course = _Course(title or what, total, tally, done)
+        with drawing(screen, course.look()) as shown:
+            course.shown = shown
+            yield course
     else:
         lines = _Lines(what, total, tally, done)
         lines.say()
@@ -75,12 +36,37 @@ def progress(what: str, total: int, tally: Tally, done: int = 0) -> Iterator[Adv
         lines.say()
 
 
-class _Bar:
-    def __init__(self, bar: "Progress", task: Any, tally: Tally) -> None:
-        self._bar, self._task, self._tally = bar, task, tally
+class _Course:
+    """On a terminal."""
+
+    def __init__(self, title: str, total: int, tally: Tally, done: int) -> None:
+        self._title, self._total, self._tally = title, total, tally
+        self._done = self._before = done
+        self._began = time.monotonic()
+        self.shown: Drawing | None = None
 
     def advance(self) -> None:
-        self._bar.update(self._task, advance=1, state=state_line(self._tally))
+        self._done += 1
+        if self.shown is not None:
+            self.shown.look = self.look()
+
+    def look(self) -> Look:
+        tally, budget = self._tally, self._tally.budget
+        spent = "" if budget.spent is None else f", {budget.spent:.4f} spent"
+        rows = {
+            **tally_rows(tally),
+            "tool calls": f"{tally.tool_calls}, {tally.tool_errors} with an error" if tally.tool_calls else "",
+            "tokens": f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion{spent}",
+        }
+        return Look(
+            self._title,
+            {label: text for label, text in rows.items() if text},
+            done=self._done,
+            total=self._total,
+            began=self._began,
+            before=self._before,
+            rewards=tally.scores[-NEWEST:],
+        )
 
 
 class _Lines:
@@ -95,9 +81,16 @@ class _Lines:
 
     def say(self) -> None:
         self._said_at = time.monotonic()
-        line = f"{self._what} {self._done}/{self._total}  {state_line(self._tally)}"
-        sys.stderr.write(line.rstrip() + "\n")
-        sys.stderr.flush()
+        say(f"{self._what} {self._done}/{self._total}  {state_line(self._tally)}")
+
+
+def tally_rows(tally: Tally) -> dict[str, str]:
+    """What every command says of its rollouts."""
+    return {
+        "score": score_text(tally.mean, len(tally.scores), tally.rollouts),
+        "not scored": counts(tally.failures),
+        "withheld": counts(tally.withheld_groups),
+    }
 
 
 def state_line(tally: Tally) -> str:
@@ -119,7 +112,7 @@ def summary_table(title: str, tally: Tally, notes: dict[str, str]) -> None:
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
     for name, values in tally.components.items():
         table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
-    for label, counts in (
+    for label, counted in (
         ("stopped: {}", tally.stop_reasons),
         ("[red]not scored: {}[/red]", tally.failures),
         ("tried again: {}", tally.retried),
@@ -127,7 +120,7 @@ def summary_table(title: str, tally: Tally, notes: dict[str, str]) -> None:
         ("rollouts withheld from training: {}", tally.withheld_rollouts),
         ("[red]sequences dropped: {}[/red]", tally.breaches),
     ):
-        for cause, count in counts.most_common():
+        for cause, count in counted.most_common():
             table.add_row(label.format(cause), str(count))
     budget = tally.budget
     table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
@@ -150,8 +143,3 @@ def _mean(mean: float | None, error: float | None) -> str:
     if mean is None:
         return "none was scored"
     return f"{mean:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None else "")
-
-
-def short(text: str) -> str:
-    line = " ".join(text.split())
-    return (line if len(line) <= 300 else line[:300] + "…").replace("[", r"\[")

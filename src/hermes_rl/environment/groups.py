@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hermes_rl import tracing
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.items import content_id
 from hermes_rl.environment.outside.program import with_agent
@@ -63,13 +64,17 @@ async def run_group(
         )
         for index in range(size)
     ]
-    async with asyncio.TaskGroup() as work:
-        tasks = [work.create_task(_tried(env, plan)) for plan in plans]
-    rollouts: Sequence[Rollout] = await compared(env, item, [task.result() for task in tasks])
-    withheld = None
-    if split != "eval":
-        rollouts, withheld = env.group_rules().judged(rollouts)
     source = replace(provenance(env), image_digest=_machine(env, item))
+    name = group_id(source.config_hash, split, draw, item_id)
+    with tracing.group_span({"group": name, "item": item_id, "split": split, "draw": draw, "rollouts": size}) as span:
+        async with asyncio.TaskGroup() as work:
+            tasks = [work.create_task(_tried(env, plan)) for plan in plans]
+        rollouts: Sequence[Rollout] = await compared(env, item, [task.result() for task in tasks])
+        withheld = None
+        if split != "eval":
+            rollouts, withheld = env.group_rules().judged(rollouts)
+        if span.on:
+            span.note(scored=sum(rollout.scored for rollout in rollouts), withheld=withheld)
     return Group(
         item_id=item_id,
         item=item,
@@ -78,7 +83,7 @@ async def run_group(
         tools=tuple(sorted(names)),
         tool_schemas=tuple(schemas),
         split=split,
-        id=group_id(source.config_hash, split, draw, item_id),
+        id=name,
         draw=draw,
         withheld=withheld,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),

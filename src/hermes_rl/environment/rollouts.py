@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from hermes_rl import tracing
 from hermes_rl.agent import AgentLimits, AgentResult, ChatServer, HermesAgentLoop, ResultBudget
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
@@ -57,6 +58,32 @@ class Finished(NamedTuple):
 
 
 async def run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
+    with tracing.span("rollout") as span:
+        finished = await _run_rollout(env, plan)
+        if span.on:
+            note_rollout(span, env, finished.rollout)
+        return finished
+
+
+def note_rollout(span: tracing.TracedSpan, env: Environment, rollout: Rollout) -> None:
+    """What a trace says of it: enough to find it in the records."""
+    span.error = None if rollout.failure is None else str(rollout.failure)
+    span.note(
+        agent=env.display_name(),
+        conversation=rollout.metadata["task_id"],
+        item=rollout.item_id,
+        rollout=rollout.index,
+        seed=rollout.seed,
+        score=rollout.score,
+        stop_reason=rollout.stop_reason,
+        turns=rollout.turns_used,
+        tool_calls=len(rollout.tool_uses),
+        input_tokens=rollout.usage.prompt_tokens,
+        output_tokens=rollout.usage.completion_tokens,
+    )
+
+
+async def _run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
     task_id = str(uuid.uuid4())
     session = env.tools.session(task_id)
     result = AgentResult(messages=[])
@@ -234,12 +261,16 @@ async def reward_for(env: Environment, item: Any, result: AgentResult, task_id: 
         return await answer if inspect.isawaitable(answer) else answer
 
     began = time.monotonic()
-    try:
-        with env.running():
-            return validate_reward(await bridged(ask()))
-    except WorldError:
-        raise
-    except Exception as error:
-        raise VerifierError("raised", f"compute_reward raised {type(error).__name__}: {error}") from error
-    finally:
-        session.note(Span.VERIFIER, "compute_reward", began)
+    with tracing.span("reward") as span:
+        try:
+            with env.running():
+                reward = validate_reward(await bridged(ask()))
+            if span.on:
+                span.note(score=reward.score)
+            return reward
+        except WorldError:
+            raise
+        except Exception as error:
+            raise VerifierError("raised", f"compute_reward raised {type(error).__name__}: {error}") from error
+        finally:
+            session.note(Span.VERIFIER, "compute_reward", began)

@@ -1,23 +1,19 @@
 """What a person sees of `serve`, on standard error: a dashboard on a terminal, elsewhere a line now and then."""
 
 import asyncio
-import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from hermes_rl.environment.display import LINE_EVERY, console, drawn_on, short
+from hermes_rl.environment.config import ENDLESS
+from hermes_rl.environment.display import NEWEST, tally_rows
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.terminal import LINE_EVERY, REFRESH, Drawing, Look, console, counts, drawing, say
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-REFRESH = 0.5
 RATE_OVER = 60.0
-CAUSES_SHOWN = 4
 
 
 class Delivered(Protocol):
@@ -78,7 +74,6 @@ def rows(board: Board) -> dict[str, str]:
     """The dashboard as text, by label; what there is nothing to say about is left out."""
     tally, delivery = board.tally, board.delivery
     version = "not known yet" if board.version is None else f"version {board.version} of {board.total_steps}"
-    mean = "–" if tally.mean is None else f"{tally.mean:.3f}"
     said = {
         "state": board.state,
         "waiting": board.waiting or "",
@@ -86,11 +81,9 @@ def rows(board: Board) -> dict[str, str]:
         "rollouts": f"{board.running} running of {board.groups_begun * board.group_size} granted so far; "
         f"{board.groups_running} of {board.most} groups at once",
         "groups": f"{tally.groups} made, {board.rate():.2f} a second",
-        "score": f"mean {mean} over {len(tally.scores)} scored of {tally.rollouts} rollouts",
-        "not scored": _counts(tally.failures),
-        "withheld": _counts(tally.withheld_groups),
+        **tally_rows(tally),
         "delivery": "" if delivery is None else delivered(delivery),
-        "API left out": _counts(Counter(board.withheld_there)),
+        "API left out": counts(board.withheld_there),
         "evaluation": f"running, {board.evaluating}" if board.evaluating else board.evaluated or "",
         "API": board.api,
         "model": board.model,
@@ -116,24 +109,22 @@ def line(board: Board) -> str:
     )
 
 
-def picture(board: Board) -> "RenderableType":
-    """The dashboard for a terminal."""
-    from rich.panel import Panel
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+def look(board: Board) -> Look:
+    """The dashboard for a terminal; the bar is the policy's way to its last version."""
     away = board.delivery is not None and board.delivery.away_since is not None
-    colours = {"waiting": "yellow", "not scored": "red", "API left out": "yellow", "delivery": "red" if away else ""}
-    for label, text in rows(board).items():
-        table.add_row(label, short(text), style=colours.get(label))
-    return Panel(table, title=f"serve · {board.environment}", title_align="left", expand=False)
+    return Look(
+        f"serve · {board.environment}",
+        rows(board),
+        done=board.version,
+        total=board.total_steps if board.total_steps < ENDLESS else None,
+        rewards=board.tally.scores[-NEWEST:],
+        styles={"delivery": "red"} if away else {},
+    )
 
 
 @asynccontextmanager
 async def showing(board: Board) -> AsyncIterator[None]:
-    """Show the board while the block runs. It is drawn on the event loop, where nobody changes it meanwhile."""
+    """Show the board while the block runs. A look is taken on the event loop, where nobody changes it meanwhile."""
     screen = console()
     if not screen.is_terminal:
         telling = asyncio.create_task(_tell(board))
@@ -141,41 +132,24 @@ async def showing(board: Board) -> AsyncIterator[None]:
             yield
         finally:
             telling.cancel()
-            _say(board)
+            say(line(board))
         return
-    from rich.live import Live
-
-    with drawn_on(screen), Live(picture(board), console=screen, auto_refresh=False) as live:
-        drawing = asyncio.create_task(_draw(board, live.update))
+    with drawing(screen, look(board)) as shown:
+        looking = asyncio.create_task(_draw(board, shown))
         try:
             yield
         finally:
-            drawing.cancel()
-            live.update(picture(board), refresh=True)
+            looking.cancel()
+            shown.look = look(board)
 
 
-class _Update(Protocol):
-    def __call__(self, renderable: "RenderableType", *, refresh: bool = False) -> None: ...
-
-
-async def _draw(board: Board, update: _Update) -> None:
+async def _draw(board: Board, shown: Drawing) -> None:
     while True:
-        update(picture(board), refresh=True)
+        shown.look = look(board)
         await asyncio.sleep(REFRESH)
 
 
 async def _tell(board: Board) -> None:
     while True:
-        _say(board)
+        say(line(board))
         await asyncio.sleep(LINE_EVERY)
-
-
-def _say(board: Board) -> None:
-    sys.stderr.write(" ".join(line(board).split()) + "\n")
-    sys.stderr.flush()
-
-
-def _counts(counts: Counter[str]) -> str:
-    shown = [f"{cause} {count}" for cause, count in counts.most_common(CAUSES_SHOWN)]
-    more = len(counts) - CAUSES_SHOWN
-    return ", ".join(shown) + (f" and {more} other causes" if more > 0 else "")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
+from hermes_rl import tracing
 from hermes_rl.agent import AgentResult
 from hermes_rl.errors import AuthorError, ContextFullError, Failure, failure_of
 from hermes_rl.gateway.asked import Asked
@@ -87,6 +88,8 @@ class GatewayRollout:
         """From the beginning to `close`."""
         self.earlier = Earlier()
         self._contexts = Contexts()
+        # The agent asks from outside, where nobody knows which span that is.
+        self._span = tracing.current_span()
         self._places = asyncio.Semaphore(self.spent.bounds.calls_at_once)
         self._origin = time.monotonic() if origin is None else origin
         self._undelivered: dict[tuple[str, bytes], list[Call]] = {}
@@ -173,9 +176,10 @@ class GatewayRollout:
             return refused.problem
         began = time.monotonic()
         try:
-            told = await self.policy.chat_completion(
-                call.asked.messages, **self.sampling.parameters(call.asked, call.number)
-            )
+            with tracing.within(self._span):
+                told = await self.policy.chat_completion(
+                    call.asked.messages, **self.sampling.parameters(call.asked, call.number)
+                )
         except AuthorError as error:
             # A conversation that the model's template cannot write, which an engine refuses too.
             self._unwritable = self._unwritable or error.failure

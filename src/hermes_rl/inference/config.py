@@ -76,4 +76,5 @@ class APIServerConfig(ServerBaseline):
 
     @property
     def key_is_literal(self) -> bool:
+        """Whether the key stands in the configuration itself, not as env:NAME or file:PATH."""
         return bool(self.api_key) and secrets.is_literal(str(self.api_key))

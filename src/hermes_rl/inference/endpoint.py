@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from hermes_rl import jsontext
+from hermes_rl import jsontext, tracing
 from hermes_rl.deadline import Deadline
 from hermes_rl.errors import ContextFullError, EndpointError
-from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.secrets import HIDDEN
 from hermes_rl.waiting import seconds_asked_for
 
@@ -47,6 +47,8 @@ class Endpoint:
         self._key = config.resolved_key()
         if self._key is not None:
             self._headers["Authorization"] = f"Bearer {self._key}"
+        # A server of one's own; somebody else's API has no use for the numbers of our spans.
+        self._joins_traces = config.server_type is not ServerType.OPENAI
         self._urls: dict[str, URL] = {}
         self._slots = {
             "train": asyncio.Semaphore(config.num_max_requests_at_once),
@@ -97,7 +99,8 @@ class Endpoint:
             data = io.BytesIO(data)
         try:
             url = self._urls.get(address) or self._urls.setdefault(address, URL(address))
-            async with self._session.request(method, url, data=data, headers=self._headers) as response:
+            headers = {**self._headers, **tracing.headers()} if self._joins_traces else self._headers
+            async with self._session.request(method, url, data=data, headers=headers) as response:
                 raw = await response.read()
         except aiohttp.ClientPayloadError as error:
             raise self._error("bad_response", f"broke off its answer: {error}") from error

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from hermes_rl import tracing
 from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.inference.chat_span import note_chat
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
 from hermes_rl.inference.token_engines import ABSENT, SamplingRequest, engine_for, logprobs_of
@@ -78,12 +80,21 @@ class ManagedServer:
         """As `ServerManager.chat_completion`; tool calls and thinking are read from the sampled tokens."""
         request = self._request({**parameters, **(extra_body or {})}, n)
         ask = self._recorder.ask(messages, tools or ())
-        replies, answer = await self._sampled(ask, request, model, split)
-        choices = [
-            Choice(index, _message(reply), _finish_reason(reply, sampled))
-            for index, (reply, sampled) in enumerate(zip(replies, answer.completions, strict=True))
-        ]
-        return ChatCompletion(f"chatcmpl-{uuid.uuid4().hex}", self._model(model), tuple(choices), _usage(ask, answer))
+        with tracing.span("chat") as span:
+            completion = None
+            try:
+                replies, answer = await self._sampled(ask, request, model, split)
+                choices = [
+                    Choice(index, _message(reply), _finish_reason(reply, sampled))
+                    for index, (reply, sampled) in enumerate(zip(replies, answer.completions, strict=True))
+                ]
+                name = f"chatcmpl-{uuid.uuid4().hex}"
+                completion = ChatCompletion(name, self._model(model), tuple(choices), _usage(ask, answer))
+                return completion
+            finally:
+                if span.on:
+                    config = self._endpoint.config if self._endpoint else None
+                    note_chat(span, config, model, parameters, messages, completion)
 
     async def completion(
         self,

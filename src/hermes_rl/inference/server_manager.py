@@ -15,7 +15,9 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
+from hermes_rl import tracing
 from hermes_rl.errors import ConfigError, EndpointError
+from hermes_rl.inference.chat_span import note_chat
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint, RetryableEndpointError
@@ -63,6 +65,7 @@ class ServerManager:
 
     @property
     def servers(self) -> list[Endpoint]:
+        """The endpoints, in the order of the configuration."""
         if not self._endpoints:
             # No limit here: each endpoint bounds its own requests in flight.
             self._session = self._session or aiohttp.ClientSession(
@@ -89,12 +92,24 @@ class ServerManager:
         if extra_body:
             body.update(extra_body)
 
+        asked = self.configs[0]
+
         async def once(endpoint: Endpoint, timeout: float) -> ChatCompletion:
-            body["model"] = model or endpoint.config.model_name
+            nonlocal asked
+            asked = endpoint.config
+            body["model"] = model or asked.model_name
             answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
             return _completion(answer, endpoint)
 
-        return await self.exchange(once)
+        with tracing.span("chat") as span:
+            if not span.on:
+                return await self.exchange(once)
+            completion = None
+            try:
+                completion = await self.exchange(once)
+                return completion
+            finally:
+                note_chat(span, asked, model, parameters, messages, completion)
 
     async def exchange(
         self, once: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None = None
@@ -173,6 +188,7 @@ class ServerManager:
         return min((one.context_tokens for one in self._endpoints if one.context_tokens), default=None)
 
     async def close(self) -> None:
+        """Close all connections; the next call opens them anew."""
         if self._session is not None:
             session, self._session, self._endpoints = self._session, None, []
             await session.close()

@@ -102,6 +102,7 @@ class Judge:
             return self._by_keywords(answer, keywords, error)
 
     async def close(self) -> None:
+        """Break off what is being asked, and close its connections."""
         for question in list(self._asking.values()):
             question.task.cancel()
         await self._server.close()

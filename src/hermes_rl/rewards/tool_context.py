@@ -29,6 +29,8 @@ MAX_DOWNLOAD_BYTES = 1024**3
 
 
 class ToolContext:
+    """The verifier's door into a rollout's sandbox. Its calls need no await, and other rollouts go on meanwhile."""
+
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         self._host = ToolHost.current()
@@ -46,6 +48,7 @@ class ToolContext:
         return self._wait(self._read(path))
 
     def write_file(self, path: str, content: str) -> dict[str, Any]:
+        """Write a text file: {"path", "bytes_written"}."""
         return self._tool("write_file", {"path": path, "content": content})
 
     def search(self, query: str, path: str = ".") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, TypeVar
 
+from hermes_rl import tracing
 from hermes_rl.errors import SandboxError, VerifierError
 from hermes_rl.sandbox import AGENT, Command, Sandbox, SandboxSpec
 from hermes_rl.sandbox.protocol import OUR_ENV
@@ -92,12 +93,16 @@ async def verify(
             timed_out=result.timed_out,
         )
 
-    try:
-        return await judged_apart(
-            session, judge, files=files, artifacts=artifacts, image=image, max_artifact_bytes=max_artifact_bytes
-        )
-    except ArtifactError as error:
-        return Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
+    with tracing.span("verify") as span:
+        try:
+            verdict = await judged_apart(
+                session, judge, files=files, artifacts=artifacts, image=image, max_artifact_bytes=max_artifact_bytes
+            )
+        except ArtifactError as error:
+            verdict = Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
+        if span.on:
+            span.note(exit_code=verdict.exit_code)
+        return verdict
 
 
 async def judged_apart(

@@ -35,12 +35,14 @@ class EngineEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str
-    environment: str | None = None
-    rank: int = Field(32, ge=1)
-    adapters: int = Field(8, ge=4)
-    micro_batch: int = Field(8, ge=0)
-    samples: int = Field(8, ge=0)
+    model: str = Field(description="Folder of the model, or a hub's name; a run takes the trainer's base_model.")
+    environment: str | None = Field(
+        None, description="A Python environment with SkyRL in it; one is made if none is named."
+    )
+    rank: int = Field(32, ge=1, description="The largest LoRA rank that can be trained.")
+    adapters: int = Field(8, ge=4, description="Sets of LoRA weights in memory.")
+    micro_batch: int = Field(8, ge=0, description="Sequences of one pass; 0 for a whole batch at once.")
+    samples: int = Field(8, ge=0, description="Sequences sampled at once; 0 for as many as there are.")
 
 
 class RunFile(BaseModel):
@@ -57,6 +59,8 @@ class RunFile(BaseModel):
     engine: EngineEntry | None = None
     keys: tuple[str, ...] = ()
     """Names of the keys that its parts are given as variables, where they are set."""
+    trace: str | None = None
+    """The collector that its parts send their traces to."""
 
     def part_of(self, environment: EnvironmentEntry) -> str:
         """The name of an environment's part: env, or env-NAME where there are several."""

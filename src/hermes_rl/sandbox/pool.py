@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hermes_rl import tracing
 from hermes_rl.errors import SandboxError
 from hermes_rl.sandbox.child import to_the_end
 from hermes_rl.sandbox.protocol import Backend, Sandbox
@@ -75,12 +76,17 @@ class SandboxPool:
 
     async def acquire(self, spec: SandboxSpec | None = None, *, verifying: bool = False) -> Sandbox:
         """A new sandbox, once there is room for it. SandboxError when none could be had after several attempts."""
-        await self._rooms[verifying].acquire()
-        try:
-            sandbox, place = await self._start(spec)
-        except BaseException:
-            self._rooms[verifying].release()
-            raise
+        with tracing.span("sandbox") as span:
+            began = time.monotonic()
+            await self._rooms[verifying].acquire()
+            if span.on:
+                waited, image = time.monotonic() - began, spec.image if spec else None
+                span.note(backend=self.backend.name, verifying=verifying, waited_seconds=waited, image=image)
+            try:
+                sandbox, place = await self._start(spec)
+            except BaseException:
+                self._rooms[verifying].release()
+                raise
         place.live += 1
         self._live[sandbox] = (place, verifying)
         if self._closed:

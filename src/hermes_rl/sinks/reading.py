@@ -29,16 +29,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return list(steps.values())
 
 
+def metrics_in(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """The metrics of one whole line; ConfigError that names the place for one that holds none."""
+    try:
+        metrics = jsontext.loads(line)
+        sound = isinstance(metrics, dict) and isinstance(metrics["step"], int)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{path}, line {number} holds no metrics: {error}") from error
+    if not sound:
+        raise ConfigError(f"{path}, line {number} holds no metrics: its step must be a whole number")
+    return dict(metrics)
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                metrics = jsontext.loads(line)
-                sound = isinstance(metrics, dict) and isinstance(metrics["step"], int)
-            except (ValueError, KeyError) as error:
-                raise ConfigError(f"{path}, line {number} holds no metrics: {error}") from error
-            if not sound:
-                raise ConfigError(f"{path}, line {number} holds no metrics: its step must be a whole number")
-            yield metrics
+            yield metrics_in(line, path, number)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from hermes_rl import jsontext
+from hermes_rl import jsontext, tracing
 from hermes_rl.errors import SandboxError, WorldError
 from hermes_rl.sandbox import Sandbox, SandboxPool, SandboxSpec
 from hermes_rl.tools.tool import Tool, ToolUseError
@@ -91,8 +91,20 @@ class ToolSession:
             resource: T = self._resources[name]
             return resource
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> ToolOutcome:
         """Run one tool. A WorldError passes through; anything else that goes wrong is told to the model."""
+        with tracing.span("tool") as span:
+            if not span.on:
+                return await self._called(name, arguments)
+            span.attributes = (name, call_id)
+            outcome = await self._called(name, arguments)
+            if outcome.error is not None:
+                span.error = "tool_error"
+            if span.content:
+                span.note(tool=name, call=call_id, arguments=dict(arguments), result=outcome.text)
+            return outcome
+
+    async def _called(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         tool = self.tools.get(name)
         if tool is None:
             return ToolOutcome.refusal(f"unknown tool {name!r}; available: {', '.join(sorted(self.tools))}")

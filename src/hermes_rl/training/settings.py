@@ -87,10 +87,10 @@ class TrainerSettings(BaseModel):
         Schedule.CONSTANT, description="constant, linear or cosine, to zero at the last step."
     )
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.95, ge=0, lt=1)
-    adam_eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Adam's decay of the mean of gradients.")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="Adam's decay of the mean of their squares.")
+    adam_eps: float = Field(1e-8, gt=0, description="What keeps Adam from dividing by zero.")
+    weight_decay: float = Field(0.0, ge=0, description="How much weights shrink with each step.")
     grad_clip_norm: float = Field(0.0, ge=0, description="0 for none. The self-hosted engine ignores it.")
 
     # Checkpoints and failures

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from hermes_rl import tracing
 from hermes_rl.api.client.connection import ApiError
 from hermes_rl.api.client.trainer import TrainerClient
 from hermes_rl.api.wire import LeasedBatch
@@ -195,13 +196,15 @@ class Trainer:
                     return
                 await held.enter_async_context(self._client.held(batch))
                 clock.lap("wait")
-                metrics = await self._step(engine, batch, clock)
-                batches.append(batch.id)
-                due = self._is_due() or stop.reason is not None
-                if due:
-                    await self._checkpoint(engine, batches)
-                else:
-                    await self._publish(self.progress.version + 1, await engine.save_sampler(self._name()))
+                with tracing.span("step") as span:
+                    metrics = await self._step(engine, batch, clock)
+                    batches.append(batch.id)
+                    due = self._is_due() or stop.reason is not None
+                    if due:
+                        await self._checkpoint(engine, batches)
+                    else:
+                        await self._publish(self.progress.version + 1, await engine.save_sampler(self._name()))
+                    span.note(step=self.progress.step, batch=batch.id, version=self.progress.version)
                 clock.lap("save")
                 self._told(self.progress.step, metrics | clock.metrics())
 

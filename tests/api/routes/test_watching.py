@@ -1,5 +1,5 @@
 from hermes_rl.store.database import Store, StoreUnavailableError
-from tests.store.database.making import make_group
+from tests.store.database.making import make_failed, make_group, make_rollout
 from tests.support.trajectory_api import Caller
 
 
@@ -43,3 +43,22 @@ async def test_paths_that_nobody_serves_make_no_series_of_their_own(api: Caller)
 async def test_the_schema_names_every_route(api: Caller) -> None:
     _, schema = await api("GET", "/openapi.json")
     assert {"/v1/batches", "/v1/environments/{environment}/groups", "/v1/status"} <= set(schema["paths"])
+
+
+async def test_prometheus_reads_what_came_in(api: Caller) -> None:
+    number = await api.register("e")
+    for _ in range(2):
+        await api.post(number, make_group(id="same", rollouts=(make_rollout(0), make_rollout(1), make_failed(2))))
+    text = (await api("GET", "/metrics"))[1].decode()
+    assert 'hermes_rl_received_groups_total{environment="e",number="1"} 1' in text
+    assert 'hermes_rl_rollout_score_count{environment="e",number="1"} 2' in text
+    assert 'hermes_rl_failed_rollouts_total{environment="e",number="1",whose="sandbox",cause="start"} 1' in text
+
+
+async def test_prometheus_reads_how_stale_the_queue_is(api: Caller) -> None:
+    await api.post(await api.register("e"), make_group(4))
+    before = (await api("GET", "/metrics"))[1].decode()
+    await api("POST", "/v1/version", json={"version": 5, "by": "t"})
+    after = (await api("GET", "/metrics"))[1].decode()
+    assert 'hermes_rl_queued_staleness_rollouts{behind="0"} 4' in before
+    assert 'hermes_rl_queued_staleness_rollouts{behind="5"} 4' in after

@@ -10,14 +10,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.cli.run.live import drawing
+from hermes_rl.cli.run.live import look
 from hermes_rl.cli.run.logs import Growing
 from hermes_rl.cli.run.starting import split_weight
-from hermes_rl.environment.command import run_click
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.states import Phase
 from hermes_rl.runs.watching import status
+from hermes_rl.runs.watching.pulse import pulse
+from hermes_rl.terminal import picture
+from hermes_rl.terminal.running import run_click
 from tests.support.recorded_runs import make_run, run_file, write_log, write_steps, write_weights
 
 ENVIRONMENT = Path(__file__).parents[3] / "examples" / "plain_text_env.py"
@@ -105,7 +107,7 @@ def test_watching_a_run_that_has_ended_ends_at_once(capsys: pytest.CaptureFixtur
 def test_a_live_picture_has_the_run_its_steps_and_its_parts() -> None:
     write_steps(make_run("r1"), 4)
     page = StringIO()
-    Console(width=120, file=page).print(drawing(status("r1")))
+    Console(width=120, file=page).print(picture(look(status("r1"), pulse("r1"))))
     said = page.getvalue()
     assert "r1" in said
     assert "step 4 of 100" in said

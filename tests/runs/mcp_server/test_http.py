@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.environment.command import run_click
 from hermes_rl.runs.mcp_server.running import KEPT_DRAFTS, forget_old_drafts
 from hermes_rl.runs.places import drafts_home
+from hermes_rl.terminal.running import run_click
 from tests.support.rl_mcp import http_server, over_http, said
 
 pytestmark = pytest.mark.timeout(180)

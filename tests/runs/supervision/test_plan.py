@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hermes_rl.environment.config import ENDLESS
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role, filled, read_plan
-from hermes_rl.runs.supervision.plan import ENDLESS, PROGRAM, plan_of
+from hermes_rl.runs.supervision.plan import PROGRAM, plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,16 @@ def test_every_option_is_one_that_the_commands_know() -> None:
         assert result.exit_code == 0, f"{name}: {result.output}"
         for option in (word for word in words if word.startswith("--")):
             assert option in result.output, f"{name} knows no {option}"
+
+
+def test_the_parts_of_a_traced_run_are_told_where_and_inside_what() -> None:
+    plan = plan_of(run_file().model_copy(update={"trace": "http://localhost:4318"}))
+    traced = {one.name for one in plan.parts if "--trace" in one.command}
+    assert traced == {"api", "trainer", "env"}
+    assert (plan.trace, str(plan.traceparent)[:3]) == ("http://localhost:4318", "00-")
+
+
+def test_a_run_that_is_not_traced_tells_nobody() -> None:
+    plan = plan_of(run_file())
+    assert (plan.trace, plan.traceparent) == (None, None)
+    assert not any("--trace" in one.command for one in plan.parts)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from hermes_rl import jsontext
+from hermes_rl import jsontext, tracing
 from hermes_rl.api.client.backoff import Backoff
 from hermes_rl.api.wire import Problem
 from hermes_rl.errors import ConfigError, HermesRLError
@@ -155,7 +155,7 @@ class Connection:
                 self.url + path,
                 # aiohttp writes bytes in one go, which holds the loop.
                 data=None if content is None else io.BytesIO(content.data),
-                headers=_headers(content),
+                headers={**_headers(content), **tracing.headers()},
                 allow_redirects=False,
                 timeout=timeout,
             ) as response:

@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import Self
 
+from hermes_rl import tracing
 from hermes_rl.api.client.backoff import Backoff
 from hermes_rl.api.client.connection import ApiError, ApiUnavailableError
 from hermes_rl.api.client.destination import Destination
@@ -89,7 +90,9 @@ class Delivery:
     async def _post(self, group: Spooled) -> None:
         data = await self._spool.read(group)
         try:
-            await self._destination.post(data)
+            with tracing.span("deliver") as span:
+                span.note(draw=group.draw, bytes=len(data))
+                await self._destination.post(data)
         except ApiError as error:
             if error.status not in THE_GROUP:
                 raise

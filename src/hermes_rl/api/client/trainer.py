@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from aiohttp import StreamReader
 
+from hermes_rl import tracing
 from hermes_rl.api.client.backoff import Backoff
 from hermes_rl.api.client.connection import DEADLINE, ApiError, ApiUnavailableError, Connection
 from hermes_rl.api.wire import (
@@ -190,7 +191,8 @@ class TrainerClient:
 
     async def _leased(self, request: LeaseRequest) -> bytes:
         try:
-            return await self._ask("POST", "/v1/batches", request, deadline=request.wait + DEADLINE)
+            with tracing.span("lease"):
+                return await self._ask("POST", "/v1/batches", request, deadline=request.wait + DEADLINE)
         except ApiError as error:
             # An API on a new store knows nobody.
             if error.kind != "unknown_trainer" or self._registration is None:
@@ -203,7 +205,8 @@ class TrainerClient:
             return 0
         numbers = BatchNumbers(batches=[_number(batch) for batch in batches])
         self._held.difference_update(numbers.batches)
-        return self._connection.read(Ended, await self._ask("POST", f"/v1/batches/{how}", numbers)).count
+        with tracing.span(how):
+            return self._connection.read(Ended, await self._ask("POST", f"/v1/batches/{how}", numbers)).count
 
     async def _ask(self, method: str, path: str, body: Any = None, *, deadline: float = DEADLINE) -> bytes:
         return await self._connection.request(method, path, body, deadline=deadline, patience=self._patience)

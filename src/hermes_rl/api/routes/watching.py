@@ -30,7 +30,14 @@ def watching_routes(store: Store, requests: Requests) -> APIRouter:
     async def metrics() -> str:
         """All of it for Prometheus."""
         names = {environment.id: environment.name for environment in await store.environments()}
-        return exposition(requests, await store.status(), await store.tallies(), names)
+        return exposition(
+            requests,
+            await store.status(),
+            await store.tallies(),
+            names,
+            intake=store.intake,
+            versions=await store.queued_versions(),
+        )
 
     @routes.get("/v1/status")
     async def status() -> QueueStatus:

@@ -13,7 +13,6 @@ from hermes_rl.cli.run.logs import chosen_parts, follow_logs, show_end
 from hermes_rl.cli.run.naming import named_run
 from hermes_rl.cli.run.starting import made_run, starting_options
 from hermes_rl.cli.run.testing import test_command
-from hermes_rl.environment.display import console
 from hermes_rl.errors import HermesRLError
 from hermes_rl.runs.configuration import new_draft, shown
 from hermes_rl.runs.discovery import find_environment
@@ -22,6 +21,7 @@ from hermes_rl.runs.run_file import RunFile, read_run_file
 from hermes_rl.runs.states import Phase
 from hermes_rl.runs.supervision import await_phase, resume_run, start_run, stop_run
 from hermes_rl.runs.watching import list_runs, results, status
+from hermes_rl.terminal import console
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
 STOP_SECONDS = 180.0
@@ -102,11 +102,12 @@ def start_command(
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
     dry_run: bool,
+    trace: str | None,
     follows: bool,
     as_json: bool,
 ) -> int:
     """Start a run on ENV: a bundled name, one of `env list`, FILE.py or FILE.py:CLASS."""
-    run_file = made_run(environment, preset, changes, added, evaluated)
+    run_file = made_run(environment, preset, changes, added, evaluated, trace)
     return started(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
 
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl.environment.display import console
 from hermes_rl.runs.watching import status
+from hermes_rl.runs.watching.pulse import Pulse, pulse
+from hermes_rl.terminal import Look, console, counts, drawing
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console
 
 LOOK_EVERY = 0.5
-STYLES = {"finished": "green", "running": "green", "failed": "red", "interrupted": "red"}
+FIGURES = ("percent_correct", "eval_percent_correct", "eval_reward_mean", "loss", "seconds_per_step")
 
 
 def follow(run_id: str) -> dict[str, Any]:
@@ -40,13 +41,17 @@ def exit_code(told: dict[str, Any]) -> int:
 def said(told: dict[str, Any]) -> str:
     """The run in one line."""
     figures = told["metrics"]
-    step, total = figures["step"], figures["total_steps"]
-    parts = [told["status"], f"step {step}" + ("" if total is None else f" of {total}")]
+    parts = [told["status"], steps_of(figures)]
     if figures.get("reward_mean") is not None:
         parts.append(f"reward {figures['reward_mean']:.3f}")
     if told["status"] not in {"running", "finished"}:
         parts += [f"{name} {state}" for name, state in part_states(told).items()]
     return "  ".join(parts)
+
+
+def steps_of(figures: dict[str, Any]) -> str:
+    total = figures["total_steps"]
+    return f"step {figures['step']}" + ("" if total is None else f" of {total}")
 
 
 def part_states(told: dict[str, Any]) -> dict[str, str]:
@@ -80,37 +85,35 @@ def _told(run_id: str) -> dict[str, Any]:
 
 
 def _drawn(run_id: str, screen: "Console") -> dict[str, Any]:
-    from rich.live import Live
-
-    with Live(console=screen, auto_refresh=False) as picture:
-        while True:
-            told = status(run_id)
-            picture.update(drawing(told), refresh=True)
-            if told["ended"]:
-                return told
+    told = status(run_id)
+    with drawing(screen, look(told, pulse(run_id))) as shown:
+        while not told["ended"]:
             time.sleep(LOOK_EVERY)
+            told = status(run_id)
+            shown.look = look(told, pulse(run_id))
+    return told
 
 
-def drawing(told: dict[str, Any]) -> "Group":
-    """The run as a picture: phase, steps, parts, what is wrong."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
+def look(told: dict[str, Any], beat: Pulse) -> Look:
+    """The run as every command shows itself: phase, steps, rewards, parts, what is wrong."""
     figures = told["metrics"]
-    step, total = figures["step"], figures["total_steps"]
-    head = Text.assemble(
-        (f"{told['run_id']} ", "bold"),
-        f"{told.get('environment') or ''}  ",
-        (str(told["status"]), STYLES.get(str(told["status"]), "yellow")),
-        f"  {told['running_time_minutes']:.1f} min",
+    minutes, left = told["running_time_minutes"], figures.get("minutes_left")
+    shown = {name: figures[name] for name in FIGURES if figures.get(name) is not None}
+    reward, steps = figures.get("reward_mean"), steps_of(figures)
+    rows = {
+        "state": f"{told['status']} {'after' if told['ended'] else 'for'} {minutes:.1f} min, {steps}"
+        + ("" if left is None or told["ended"] else f", about {left:.1f} min left"),
+        "score": "" if reward is None else f"mean {reward:.3f} in the last step",
+        "figures": " · ".join(f"{name} {value:.3g}" for name, value in shown.items()),
+        "not scored": counts(beat.failures),
+        "parts": " · ".join(f"{name} {state}" for name, state in part_states(told).items()),
+        **{f"problem {number}": problem for number, problem in enumerate(problems(told), 1)},
+    }
+    return Look(
+        f"run · {told.get('environment') or ''} · {told['run_id']}",
+        {label: text for label, text in rows.items() if text},
+        done=figures["step"],
+        total=figures["total_steps"],
+        rewards=beat.rewards,
+        styles={label: "red" for label in rows if label.startswith("problem")},
     )
-    bar = Table.grid(padding=(0, 1))
-    shown = f"step {step}" + ("" if total is None else f" of {total}")
-    for name in ("reward_mean", "percent_correct", "eval_percent_correct", "loss"):
-        if figures.get(name) is not None:
-            shown += f"   {name} {figures[name]:.3g}"
-    bar.add_row(ProgressBar(total=total or 1, completed=min(step, total or 1), width=30), Text(shown))
-    parts = Text("   ").join(Text.assemble((name, "dim"), f" {state}") for name, state in part_states(told).items())
-    return Group(head, bar, parts, *(Text(problem, style="red") for problem in problems(told)))

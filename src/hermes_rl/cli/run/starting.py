@@ -6,16 +6,19 @@ from typing import Any
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.environment.command import TRACE
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration import edited, new_draft, with_environment
 from hermes_rl.runs.discovery import find_environment
 from hermes_rl.runs.rl_tools.starting import startable
 from hermes_rl.runs.run_file import RunFile
+from hermes_rl.tracing import Tracing
 
 
 def starting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument ENV and the options that say what is to be run."""
     for decorate in (
+        click.option("--trace", metavar="URL", help=TRACE),
         click.option("--dry-run", is_flag=True, help="Check everything and show the run; start nothing."),
         click.option(
             "--eval", "evaluated", multiple=True, metavar="ENV", help="Evaluate on this one too, without training."
@@ -39,6 +42,7 @@ def made_run(
     changes: tuple[str, ...],
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
+    trace: str | None = None,
 ) -> RunFile:
     """The run, checked as far as it can be before anything is started."""
     draft = new_draft(find_environment(environment), preset)
@@ -50,7 +54,8 @@ def made_run(
     for text in changes:
         field, value = split_change(text)
         draft = edited(draft, field, value)
-    return startable(draft)
+    Tracing.of(trace)
+    return startable(draft).model_copy(update={"trace": trace})
 
 
 def split_weight(text: str) -> tuple[str, float]:

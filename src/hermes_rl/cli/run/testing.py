@@ -6,9 +6,9 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.environment.command import on_a_loop
 from hermes_rl.runs.discovery import find_environment
 from hermes_rl.runs.inference_test import test_inference
+from hermes_rl.terminal.running import on_a_loop
 
 
 @click.command("test", context_settings={"show_default": True, "max_content_width": 110})

@@ -11,8 +11,8 @@ from typing import Any
 
 from hermes_rl import jsontext
 from hermes_rl.environment.evaluation.folder import GROUPS, METRICS
-from hermes_rl.environment.statistics import Comparison, Interval, compare, mean_interval
 from hermes_rl.errors import ConfigError
+from hermes_rl.statistics import Comparison, Interval, compare, mean_interval
 from hermes_rl.store import read_groups
 
 # Said in words of their own, whichever settings they came from.

@@ -15,7 +15,6 @@ from typing import Any
 
 from hermes_rl.environment.budget import Budget
 from hermes_rl.environment.contract import Environment
-from hermes_rl.environment.display import console
 from hermes_rl.environment.evaluation.folder import GROUPS, METRICS, SAMPLES, folder_for_a_report
 from hermes_rl.environment.evaluation.measuring import Evaluation
 from hermes_rl.environment.evaluation.samples import Samples
@@ -26,6 +25,7 @@ from hermes_rl.environment.items import content_id
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.errors import ConfigError
 from hermes_rl.store import RecordWriter, read_groups, write_document
+from hermes_rl.terminal import console
 
 GREEDY = 0.0
 ANEW = "without --resume, or in another --env.data_dir_to_save_evals"

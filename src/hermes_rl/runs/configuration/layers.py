@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_rl.environment.config import ENDLESS
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration.described import DescribedField
 from hermes_rl.runs.configuration.draft import ChosenEnvironment, Draft
@@ -16,7 +17,6 @@ from hermes_rl.runs.configuration.linked import (
     LINKED,
     MODELS,
     RUN_OWNED,
-    SERVE_STEPS,
     key_of,
     places_of,
 )
@@ -92,7 +92,7 @@ class Layers:
         for name in LINKED:
             if (value := self._linked_for(chosen, name)) is not None:
                 _put(over, name, value)
-        over["env"] |= {"total_steps": SERVE_STEPS, "inference_weight": chosen.weight, "seed": self.seed_of(chosen)}
+        over["env"] |= {"total_steps": ENDLESS, "inference_weight": chosen.weight, "seed": self.seed_of(chosen)}
         over["env"] |= {"evaluation_only": True} if chosen.evaluation_only else {}
         over["openai"] |= {"server_type": "vllm", "api_key": None}
         return {**over, "beneath": beneath}

@@ -29,8 +29,6 @@ LINKED: dict[str, tuple[str, ...]] = {
 FROM_ENVIRONMENT = ("batch_size", "max_batches_offpolicy", "use_wandb", "metric_sinks", "tool_call_parser", "seed")
 # Linked, and yet each environment may have its own.
 OWN_TO_EACH = ("seed",)
-# `serve` goes on until the run ends it, when the trainer has taken its last step.
-SERVE_STEPS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

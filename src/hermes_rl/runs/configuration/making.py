@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl import jsontext
+from hermes_rl.environment.config import ENDLESS
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.runs.configuration.editing import settled
 from hermes_rl.runs.configuration.layers import Layers
-from hermes_rl.runs.configuration.linked import LINKED, OWN_TO_EACH, RUN_OWNED, SERVE_STEPS
+from hermes_rl.runs.configuration.linked import LINKED, OWN_TO_EACH, RUN_OWNED
 from hermes_rl.runs.configuration.problems import missing_of, problems_of, version_of
 from hermes_rl.runs.keys import find_key
 from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
@@ -68,7 +69,7 @@ def _entry(layers: Layers, chosen: ChosenEnvironment) -> EnvironmentEntry:
     description = chosen.description
     env = {name: field.value for name, field in description.env.items() if field.readable}
     env |= _linked_in("env", layers)
-    env |= {"total_steps": SERVE_STEPS, "seed": layers.seed_of(chosen), "inference_weight": chosen.weight}
+    env |= {"total_steps": ENDLESS, "seed": layers.seed_of(chosen), "inference_weight": chosen.weight}
     env["evaluation_only"] = chosen.evaluation_only
     if not layers.says_wandb():
         env.pop("use_wandb", None)

@@ -25,6 +25,7 @@ from hermes_rl.runs.supervision.part_life import PartFacts
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, filled
 from hermes_rl.runs.supervision.ports import HOST, free_port, is_taken
 from hermes_rl.runs.supervision.probes import Probes
+from hermes_rl.tracing.opening import TRACEPARENT
 
 LOG_BYTES, LOG_FILES = 16 * 2**20, 4
 LAST_LINES, LAST_CHARACTERS = 12, 1500
@@ -95,7 +96,7 @@ class Lives:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={**unmarked_environ(), **variables(self._plan.keys), MARK: str(folder)},
+                env={**unmarked_environ(), **variables(self._plan.keys), **self._span(), MARK: str(folder)},
                 start_new_session=True,
             )
         except (OSError, HermesRLError) as error:
@@ -183,6 +184,9 @@ class Lives:
             "port": life.port,
             "began": life.began,
         }
+
+    def _span(self) -> dict[str, str]:
+        return {TRACEPARENT: self._plan.traceparent} if self._plan.traceparent else {}
 
     def _remembered(self, part: str) -> Life | None:
         order = self._order(part)

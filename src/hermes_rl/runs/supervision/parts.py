@@ -73,11 +73,16 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`keys` are the names of the keys that parts are given as variables; `folder` is where they are started."""
+    """`keys` are the names of the keys that parts are given as variables; `folder` is where they are started.
+
+    `trace` is the collector of its traces; `traceparent` the span of the run, which those of its parts are inside of.
+    """
 
     parts: tuple[PartPlan, ...]
     keys: tuple[str, ...] = ()
     folder: str = "/"
+    trace: str | None = None
+    traceparent: str | None = None
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,8 @@ def read_plan(path: Path) -> Plan:
     told = read_steadily(path)
     if told is None:
         raise ConfigError(f"{path} is missing, so nobody knows this run's parts; `hermes-rl run resume` writes it anew")
-    return Plan(tuple(_part(part) for part in told["parts"]), tuple(told["keys"]), told["folder"])
+    parts = tuple(_part(part) for part in told["parts"])
+    return Plan(parts, tuple(told["keys"]), told["folder"], told.get("trace"), told.get("traceparent"))
 
 
 def filled(command: Sequence[str], port: int | None, urls: Mapping[str, str]) -> list[str]:

@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
+from hermes_rl.environment.config import ENDLESS
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.runs.supervision.parts import PATIENCE, PartPlan, Plan, Role
 from hermes_rl.secrets import is_literal
+from hermes_rl.tracing.opening import new_traceparent
 
-# The supervisor ends environments when the trainer has taken its last step, not they themselves.
-ENDLESS = 1_000_000_000
 # A stop shall not take a minute for rollouts that nobody will learn from.
 STOP_SECONDS = 20.0
 SECRETS = ("api_key", "rollout_server_token", "inference_token")
@@ -32,12 +32,19 @@ def plan_of(run_file: RunFile) -> Plan:
     engine = run_file.engine
     parts = [
         *([] if engine is None else [_engine(run_file.run_id, engine)]),
-        _part("api", Role.API, "api", "--json", "--port", "{port}", "--database", str(places.database)),
+        _part(
+            "api", Role.API, "api", "--json", "--port", "{port}", "--database", str(places.database), *_traced(run_file)
+        ),
         _trainer(run_file, places),
         *(_environment(run_file, places, entry) for entry in run_file.environments),
         _export(run_file, places),
     ]
-    return Plan(tuple(parts), run_file.keys, str(Path.cwd()))
+    traceparent = new_traceparent() if run_file.trace else None
+    return Plan(tuple(parts), run_file.keys, str(Path.cwd()), run_file.trace, traceparent)
+
+
+def _traced(run_file: RunFile) -> list[str]:
+    return ["--trace", run_file.trace] if run_file.trace else []
 
 
 def _engine(run_id: str, engine: EngineEntry) -> PartPlan:
@@ -61,6 +68,7 @@ def _trainer(run_file: RunFile, places: RunPlaces) -> PartPlan:
     words += ["--tinker.rollout_server_url", "{url:api}"]
     if run_file.engine is not None:
         words += ["--tinker.base_url", "{url:engine}"]
+    words += _traced(run_file)
     return _part("trainer", Role.TRAINER, "trainer", *words, needs=needs)
 
 
@@ -79,7 +87,7 @@ def _environment(run_file: RunFile, places: RunPlaces, entry: EnvironmentEntry) 
     openai = {"server_type": "vllm", **({"model_name": model} if model else {}), **entry.openai}
     config = _written(places, name, {"env": env, "openai": openai})
     words = ["--config", str(config), "--env.rollout_server_url", "{url:api}"]
-    words += ["--openai.base_url", "{url:trainer}/v1"]
+    words += ["--openai.base_url", "{url:trainer}/v1", *_traced(run_file)]
     return _part(
         name,
         Role.ENVIRONMENT,

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hermes_rl import jsontext
+from hermes_rl.errors import HermesRLError
 from hermes_rl.processes import Identity
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.states import PartStanding, PartState, Phase, RunState, read_state
@@ -22,6 +23,7 @@ from hermes_rl.runs.supervision.part_life import Part
 from hermes_rl.runs.supervision.parts import Role, read_plan
 from hermes_rl.runs.supervision.record import Record
 from hermes_rl.runs.supervision.wanted import Wish, read_wish
+from hermes_rl.tracing.opening import Tracing, export_span
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Supervisor:
     def __init__(self, places: RunPlaces, told: RunState | None, wish: Wish) -> None:
         self._places = places
         plan = read_plan(places.plan)
+        self._plan = plan
         self._lives = Lives(places, plan)
         given = self._lives.adopt()
         self._course = taken_up(Course.new(plan.parts), told, given, wish, time.monotonic())
@@ -67,6 +70,7 @@ class Supervisor:
             time.sleep(ROUND)
         self._record.close()
         self._lives.close()
+        self._trace()
 
     def _round(self) -> None:
         self._lives.reap()
@@ -118,6 +122,24 @@ class Supervisor:
             return
         self._said, self._said_at = state, time.monotonic()
         self._record.put(state.phase)
+
+    def _trace(self) -> None:
+        """The span of the run itself, which all of its parts' are inside of."""
+        if self._plan.trace is None or self._plan.traceparent is None:
+            return
+        course = self._course
+        try:
+            export_span(
+                Tracing.of(self._plan.trace),
+                self._plan.traceparent,
+                "run",
+                began=self._times.started_at,
+                attributes={"run": self._places.run_id, "attempt": self._times.attempt, "phase": str(course.phase)},
+                error=str(course.phase) if course.phase is Phase.FAILED else None,
+                report=log.warning,
+            )
+        except HermesRLError as error:
+            log.warning("the run's own span cannot be exported: %s", error)
 
     def _is_over(self) -> bool:
         """Whether the end is said, and nothing is left that nobody keeps."""

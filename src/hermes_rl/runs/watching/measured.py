@@ -6,7 +6,7 @@ makes a sentence and no error.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +33,7 @@ TRAINED = {
 PASSED = ("eval/pass@1", "eval/percent_correct")
 RECENT = 50
 Row = dict[str, Any]
+Read = Callable[[Path], list[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,15 @@ class Measured:
         return int(self.steps[passed - 1]["step"]) if passed else 0
 
 
-def read_measured(places: RunPlaces, run_file: RunFile | None) -> Measured:
+def read_measured(places: RunPlaces, run_file: RunFile | None, read: Read = read_metrics) -> Measured:
     problems: list[str] = []
     environments: dict[str, tuple[Row, ...]] = {}
     for one in run_file.environments if run_file else ():
         # A resumed run has its API elsewhere, and an environment a file for each API.
         files = sorted(places.part(run_file.part_of(one)).glob("*.metrics.jsonl")) if run_file else []
-        rows = [row for path in files for row in _rows(path, problems)]
+        rows = [row for path in files for row in _rows(path, problems, read)]
         environments[one.name] = tuple(sorted(rows, key=lambda row: number(row.get("time")) or 0.0))
-    return Measured(tuple(_rows(places.folder / TRAINER_FILE, problems)), environments, tuple(problems))
+    return Measured(tuple(_rows(places.folder / TRAINER_FILE, problems, read)), environments, tuple(problems))
 
 
 def metrics_of(measured: Measured, total_steps: int | None) -> dict[str, Any]:
@@ -178,9 +179,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _rows(path: Path, problems: list[str]) -> list[Row]:
+def _rows(path: Path, problems: list[str], read: Read) -> list[Row]:
     try:
-        return read_metrics(path)
+        return read(path)
     except FileNotFoundError:
         return []
     except ConfigError as error:

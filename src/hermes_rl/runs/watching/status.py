@@ -12,9 +12,10 @@ from hermes_rl.runs.states import PartStanding
 from hermes_rl.runs.watching.courtesy import SECONDS, keep_told, news, notable, read_told, wait_left
 from hermes_rl.runs.watching.hiding import hidden, known_secrets
 from hermes_rl.runs.watching.live import gather, run_file_of
-from hermes_rl.runs.watching.measured import Measured, environment_metrics, metrics_of, read_measured
+from hermes_rl.runs.watching.measured import Measured, Read, environment_metrics, metrics_of, read_measured
 from hermes_rl.runs.watching.stalling import Pace, Stall, stall_of
 from hermes_rl.runs.watching.standing import Facts, LivePhase, PartFacts, Standing, part_status, standing_of
+from hermes_rl.sinks.reading import read_metrics
 from hermes_rl.training.settings import TrainerSettings
 
 SUPERVISOR = "supervisor"
@@ -52,13 +53,16 @@ def watched(run_id: str, *, now: float | None = None) -> Watched:
     return Watched(places, facts, standing_of(facts), run_file_of(places))
 
 
-def status(run_id: str, *, courtesy: bool = False, now: float | None = None) -> dict[str, Any]:
+def status(
+    run_id: str, *, courtesy: bool = False, now: float | None = None, read: Read = read_metrics
+) -> dict[str, Any]:
     """ConfigError for a run that is not known, with those that are like it.
 
     With `courtesy` the numbers are those of the last full answer for half an hour, unless something has happened.
+    `read` may leave out steps that are not of the newest, as who asks often does.
     """
     run = watched(run_id, now=now)
-    measured = read_measured(run.places, run.run_file)
+    measured = read_measured(run.places, run.run_file, read)
     processes = processes_of(run)
     stall = _stall(run, measured, processes)
     answer: dict[str, Any] = {

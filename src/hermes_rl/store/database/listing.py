@@ -176,6 +176,14 @@ def status(dialect: Dialect, silence: float) -> Steps[Status]:
     return Status(version, backlog, running, left, trainer)
 
 
+def queued_versions() -> Steps[dict[int, int]]:
+    """How many rollouts of the queue have which version for their oldest."""
+    rows = yield from ask(
+        "SELECT oldest_version, SUM(size) FROM queue WHERE oldest_version IS NOT NULL GROUP BY oldest_version"
+    )
+    return {int(version): int(size) for version, size in rows}
+
+
 def tallies() -> Steps[list[Tally]]:
     rows = yield from ask(
         "SELECT environment, outcome, cause, COUNT(*), SUM(size) FROM outcomes "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
+ADDRESS = ("postgresql://", "postgres://")
 WRITERS = 4
 READERS = 2
 MOST_TOGETHER = 16
@@ -72,7 +73,7 @@ class PostgresEngine:
         self._writes: asyncio.Queue[_Job | None] = asyncio.Queue()
         self._reads: asyncio.Queue[_Job | None] = asyncio.Queue()
         self._together: deque[_Job] = deque()
-        _psycopg()
+        driver()
         self._workers = [
             *(asyncio.create_task(self._work(self._writes)) for _ in range(WRITERS)),
             *(asyncio.create_task(self._work(self._reads)) for _ in range(READERS)),
@@ -179,7 +180,7 @@ class _Session:
                 await connection.close()
 
     async def _tried(self, jobs: list[_Job]) -> list[Any]:
-        psycopg = _psycopg()
+        psycopg = driver()
         for left in reversed(range(TRIES)):
             begun = False
             try:
@@ -213,7 +214,7 @@ class _Session:
 
     async def _connected(self) -> "Connection":
         if self._connection is None:
-            psycopg = _psycopg()
+            psycopg = driver()
             connection = await psycopg.AsyncConnection.connect(
                 self._address, autocommit=True, connect_timeout=CONNECT_SECONDS
             )
@@ -264,7 +265,7 @@ async def _run(connection: "Connection", steps: Steps[T], pipeline: "psycopg.Asy
 async def _rows(connection: "Connection", query: Query, pipeline: "psycopg.AsyncPipeline | None") -> list[Row]:
     sql: Any = numbered(query.sql)
     # Bytes as text would be twice as many.
-    async with _psycopg().AsyncRawCursor(connection) as cursor:
+    async with driver().AsyncRawCursor(connection) as cursor:
         if query.many:
             await cursor.executemany(sql, query.values)
         else:
@@ -287,16 +288,17 @@ def numbered(sql: str) -> str:
 def _told(error: Exception) -> StoreError:
     if _is_full(error):
         return StoreFullError(f"PostgreSQL cannot write: {error}; make room on its disk, then try again")
-    if isinstance(error, _psycopg().OperationalError):
+    if isinstance(error, driver().OperationalError):
         return StoreUnavailableError(f"PostgreSQL cannot be reached or gave up: {error}")
     return StoreError(f"PostgreSQL failed: {type(error).__name__}: {error}")
 
 
 def _is_full(error: Exception) -> bool:
-    return isinstance(error, _psycopg().errors.DiskFull)
+    return isinstance(error, driver().errors.DiskFull)
 
 
-def _psycopg() -> Any:
+def driver() -> Any:
+    """psycopg; ConfigError with the line that installs it."""
     try:
         import psycopg
     except ImportError:

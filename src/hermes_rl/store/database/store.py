@@ -16,10 +16,11 @@ from hermes_rl.store.database import admission, groups, leases, listing, members
 from hermes_rl.store.database.admission import Admission
 from hermes_rl.store.database.errors import StoreError
 from hermes_rl.store.database.groups import Added, Post, Retention, StoredGroup
+from hermes_rl.store.database.intake import Intake
 from hermes_rl.store.database.leases import Batch
 from hermes_rl.store.database.listing import Metric, Page, Run, Status, Tally, Wanted
 from hermes_rl.store.database.members import Environment, Trainer
-from hermes_rl.store.database.postgres import PostgresEngine
+from hermes_rl.store.database.postgres import ADDRESS, PostgresEngine
 from hermes_rl.store.database.rows import read_rows, read_texts
 from hermes_rl.store.database.schema import MIGRATIONS, migrate, schema_version
 from hermes_rl.store.database.sqlite import SQLiteEngine
@@ -30,7 +31,6 @@ SILENCE = 60.0
 DISCARD_TOGETHER = 64
 INDEX_TOGETHER = 1
 INDEX_PAUSE = 1.0
-POSTGRESQL = ("postgresql://", "postgres://")
 EVERYTHING = Wanted()
 
 
@@ -52,7 +52,7 @@ async def open_store(address: str | Path, *, silence: float = SILENCE) -> AsyncI
 async def opened_engine(
     address: str | Path, migrations: Sequence[tuple[str, dict[str, str]]] = MIGRATIONS
 ) -> AsyncIterator[Engine]:
-    in_postgres = str(address).startswith(POSTGRESQL)
+    in_postgres = str(address).startswith(ADDRESS)
     engine: Engine = PostgresEngine(str(address)) if in_postgres else SQLiteEngine(Path(address))
     try:
         # Who only reads never waits for who writes: a migration takes the lock, and is seldom due.
@@ -73,6 +73,7 @@ class Store:
         # Reading a large group takes milliseconds that the event loop does not have.
         self._door = ThreadPoolExecutor(1, "hermes-rl-store-door")
         self._adds = partial(groups.add_groups, self._dialect)
+        self.intake = Intake()
         self._adding = 0
         self._added = asyncio.Event()
 
@@ -84,7 +85,11 @@ class Store:
         self._adding += 1
         try:
             row = await asyncio.get_running_loop().run_in_executor(self._door, read_rows, data)
-            return await self._engine.share(self._adds, Post(environment, row, data), order=row.id, size=len(data))
+            post = Post(environment, row, data)
+            added = await self._engine.share(self._adds, post, order=row.id, size=len(data))
+            if added.new:
+                self.intake.note(environment, row, len(data))
+            return added
         finally:
             self._adding -= 1
             self._added.set()
@@ -219,6 +224,10 @@ class Store:
 
     async def status(self) -> Status:
         return await self._engine.read(partial(listing.status, self._dialect, self._silence))
+
+    async def queued_versions(self) -> dict[int, int]:
+        """How many rollouts of the queue have which version for their oldest."""
+        return await self._engine.read(listing.queued_versions)
 
     async def tallies(self) -> list[Tally]:
         """What became of the groups that left the queue, by cause."""

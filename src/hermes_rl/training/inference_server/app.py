@@ -5,6 +5,7 @@ from starlette.middleware import Middleware
 
 from hermes_rl.api.door import Door, SmallBodies
 from hermes_rl.api.measures import Measured, Requests
+from hermes_rl.api.traced import traced
 from hermes_rl.training.coalescing import Coalesced
 from hermes_rl.training.inference_server.drawing import Drawing
 from hermes_rl.training.inference_server.measures import Tally
@@ -35,6 +36,7 @@ def create_app(policy: Policy, formats: Formats, settings: InferenceSettings) ->
         docs_url=None,
         redoc_url=None,
         middleware=[
+            *traced(),
             Middleware(Measured, requests),
             Middleware(Door, settings, turned_away, OPEN),
             Middleware(SmallBodies, frozenset(), settings.max_body),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from hermes_rl.errors import EndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.tokens.chat_format import ChatFormat
 from hermes_rl.training.inference_server.completion import Completion, ended
@@ -48,11 +49,18 @@ class Drawing:
         self._tally.waiting += 1
         try:
             answer = await self.policy.sample(ids, request)
+        except EndpointError as error:
+            self._tally.failures[error.cause] += 1
+            raise
         finally:
+            took = perf_counter() - begin
             self._tally.waiting -= 1
-            self._tally.seconds += perf_counter() - begin
+            self._tally.seconds += took
+            self._tally.latency.note(took)
         self._tally.prompt_tokens += len(ids)
         self._tally.completions += len(answer.completions)
+        for one in answer.completions:
+            self._tally.lengths.note(len(one.tokens))
         self._tally.completion_tokens += sum(len(one.tokens) for one in answer.completions)
         completions = tuple(ended(one, request, chat_format) for one in answer.completions)
         versions = [version for one in answer.completions for version in one.versions if version is not None]

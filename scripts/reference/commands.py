@@ -1,0 +1,117 @@
+"""Every command with every flag, as click knows them."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
+from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.main import ALIASES
+from hermes_rl.cli.main import hermes_rl as program
+from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.runs.presets import SECTIONS
+
+from .markdown import prose, table
+from .settings import anchor
+
+
+class AnyEnv(HermesAgentBaseEnv):
+    """Stands where the reader's own environment will: it has the settings that all have."""
+
+    def format_prompt(self, item: Any) -> str:
+        raise NotImplementedError
+
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        raise NotImplementedError
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command with its whole name, groups before their members."""
+    yield from _below("hermes-rl", program)
+
+
+def _below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, _settled(command)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            if inner := command.get_command(context, word):
+                yield from _below(f"{name} {word}", inner)
+
+
+def _settled(command: click.Command) -> click.Command:
+    """With the options that a late verb has once its environment is known."""
+    if isinstance(command, EnvironmentVerb):
+        return command._command(AnyEnv)  # noqa: SLF001 (what it does once it knows)
+    if isinstance(command, RecordedVerb):
+        return command._command(AnyEnv, Path("FILE"))  # noqa: SLF001 (the same)
+    return command
+
+
+def commands_page() -> str:
+    shorter = {verb: alias for alias, verb in ALIASES.items()}
+    parts = ["# Commands\n\nEvery command with every flag, as `--help` says it; made from the code with these pages."]
+    for name, command in commands():
+        level = "##" if name.count(" ") < 2 else "###"
+        parts.append(f"{level} `{name}`")
+        if alias := shorter.get(name.removeprefix("hermes-rl ")):
+            parts.append(f"Also `hermes-rl {alias}`.")
+        parts += [f"```text\n{_usage(name, command)}\n```", _help(command.help or "")]
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        own = [one for one in options if _section(one) is None]
+        if own:
+            rows = [
+                (", ".join(f"`{flag}`" for flag in _flags(one)), _help(one.help or ""), _default(one)) for one in own
+            ]
+            parts.append(table(("flag", "what it does", "default"), rows))
+        if sections := list(dict.fromkeys(filter(None, map(_section, options)))):
+            said = " and ".join(f"[`--{section}.FIELD`](settings.md#{anchor(section)})" for section in sections)
+            parts.append(f"Besides: every {said}.")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _usage(name: str, command: click.Command) -> str:
+    late = {"process": "ENVIRONMENT", "evaluate": "ENVIRONMENT", "serve": "ENVIRONMENT", "validate": "ENVIRONMENT"}
+    late |= {"prepare": "ENVIRONMENT", "rescore": "FILE --env ENVIRONMENT", "replay": "FILE --env ENVIRONMENT"}
+    context = click.Context(command, info_name=name)
+    pieces = " ".join(command.collect_usage_pieces(context))
+    first = late.get(name.rpartition(" ")[2])
+    return f"{name} {first + ' ' if first else ''}{pieces}".strip()
+
+
+def _flags(option: click.Option) -> list[str]:
+    metavar = "" if option.is_flag or option.count else " " + _metavar(option)
+    return [flag + metavar for flag in (*option.opts, *option.secondary_opts)]
+
+
+def _metavar(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return "|".join(map(str, option.type.choices))
+    return (option.metavar or option.type.name).upper().replace("PATH", "FILE")
+
+
+def _default(option: click.Option) -> str:
+    shown = option.default
+    if option.required:
+        return "must be given"
+    if option.is_flag or callable(shown) or not isinstance(shown, str | int | float | Path):
+        return ""
+    return f"`{shown}`"
+
+
+def _section(option: click.Option) -> str | None:
+    section = (option.name or "").partition("__")[0]
+    return section if "__" in (option.name or "") and section in SECTIONS else None
+
+
+def _help(text: str) -> str:
+    """Click's text as Markdown: a paragraph it leaves as it is stays so."""
+    said = []
+    for paragraph in inspect.cleandoc(text).replace("\r", "").split("\n\n"):
+        kept = paragraph.startswith("\b")
+        lines = paragraph.removeprefix("\b").strip("\n")
+        said.append(f"```text\n{inspect.cleandoc(lines)}\n```" if kept else prose(" ".join(lines.split())))
+    return "\n\n".join(said)

@@ -1,0 +1,175 @@
+"""A store for those who only look: read on the caller's own thread, in short reads that hold nobody up.
+
+Always true: nothing is written and no schema is brought up to date, so a store in use by an older or a busy process
+stays as it is; a connection that broke is made anew.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from hermes_rl.errors import ConfigError
+from hermes_rl.store.database.errors import NewerSchemaError, StoreError, StoreUnavailableError
+from hermes_rl.store.database.postgres import ADDRESS, CONNECT_SECONDS, STATEMENT_SECONDS, driver, numbered
+from hermes_rl.store.database.schema import MIGRATIONS
+from hermes_rl.store.database.sqlite import DIALECT as SQLITE
+from hermes_rl.store.database.steps import Row
+
+CACHE_KB = 4_096
+BUSY_SECONDS = 5.0
+AGAIN_SECONDS = 5.0
+
+
+class Kept(NamedTuple):
+    """A group by its place, when it came, and how many bytes it has; none when they were let go."""
+
+    place: int
+    arrived_at: float
+    bytes: int
+
+
+class StoreReader:
+    """Reads the store at a path or at `postgresql://…`, from any thread, one read at a time."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._postgres = address.startswith(ADDRESS)
+        self._connection: Any = None
+        self._lock = Lock()
+        self._failed: tuple[float, Exception] | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def places(self, after: int, most: int) -> list[Kept]:
+        """The groups after a place, in order."""
+        rows = self._ask(
+            "SELECT place, arrived_at, CASE WHEN kept = 1 THEN bytes ELSE 0 END FROM groups WHERE place > ? "
+            "ORDER BY place LIMIT ?",
+            after,
+            most,
+        )
+        return [Kept(place, arrived_at, int(size)) for place, arrived_at, size in rows]
+
+    def data(self, place: int) -> bytes | None:
+        """The bytes of a group; None when it is not there or they were let go."""
+        rows = self._ask("SELECT data FROM blobs WHERE place = ?", place)
+        return bytes(rows[0][0]) if rows else None
+
+    def newest(self) -> int:
+        """The place of the newest group; 0 while there is none."""
+        return int(self._ask("SELECT COALESCE(MAX(place), 0) FROM groups")[0][0])
+
+    def waiting(self) -> int:
+        """How many rollouts are in the queue, on loan or not."""
+        return int(self._ask("SELECT COALESCE(SUM(size), 0) FROM queue")[0][0])
+
+    def environments(self) -> list[str]:
+        return [str(name) for (name,) in self._ask("SELECT DISTINCT name FROM environments ORDER BY name LIMIT 20")]
+
+    def _ask(self, sql: str, *values: Any) -> Sequence[Row]:
+        with self._lock:
+            try:
+                return self._rows(sql, values)
+            except sqlite3.Error as error:
+                self._drop()
+                if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                    raise ConfigError(f"{self._address} is no trajectory database: {error}") from None
+                raise StoreError(f"the store {self._address} cannot be read: {error}") from error
+            except _broken(self._postgres) as error:
+                self._drop()
+                raise StoreUnavailableError(f"PostgreSQL cannot be read: {error}") from error
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
+        for left in (1, 0):
+            fresh = self._connection is None
+            if fresh:
+                self._connection = self._connected()
+            try:
+                return _fetched(self._connection, sql, values, postgres=self._postgres)
+            except _broken(self._postgres):
+                # One that was idle may have been ended by the server.
+                self._drop()
+                if fresh or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _connected(self) -> Any:
+        if self._failed and time.monotonic() - self._failed[0] < AGAIN_SECONDS:
+            raise self._failed[1]
+        try:
+            connection = _postgres(self._address) if self._postgres else _sqlite(Path(self._address))
+        except Exception as error:
+            # Whoever asks meanwhile is told at once: not being reached can take long.
+            self._failed = (time.monotonic(), error)
+            raise
+        try:
+            _check(connection, postgres=self._postgres)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _sqlite(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        raise ConfigError(f"there is no store at {path}")
+    name = f"file:{quote(str(path.resolve()))}?mode=ro"
+    connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError:
+        # A folder that cannot be written to has no place for the memory that readers share: then nobody writes either.
+        connection.close()
+        connection = sqlite3.connect(f"{name}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}").fetchall()
+    return connection
+
+
+def _postgres(address: str) -> Any:
+    psycopg = driver()
+    connection = psycopg.connect(address, autocommit=True, connect_timeout=CONNECT_SECONDS)
+    connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+    connection.execute("SET default_transaction_read_only = on")
+    return connection
+
+
+def _fetched(connection: Any, sql: str, values: Sequence[Any], *, postgres: bool) -> Sequence[Row]:
+    if not postgres:
+        rows: Sequence[Row] = connection.execute(sql, values).fetchall()
+        return rows
+    with driver().RawCursor(connection) as cursor:
+        cursor.execute(numbered(sql), values or None, binary=True)
+        found: Sequence[Row] = cursor.fetchall()
+        return found
+
+
+def _check(connection: Any, *, postgres: bool) -> None:
+    count = "SELECT COUNT(to_regclass(?::TEXT))" if postgres else SQLITE.count_tables
+    [(there,)] = _fetched(connection, count, ("schema_versions",), postgres=postgres)
+    newest = "SELECT MAX(version) FROM schema_versions"
+    version = _fetched(connection, newest, (), postgres=postgres) if there else ()
+    if not version or not version[0][0]:
+        raise ConfigError("this is no trajectory database: name one that `hermes-rl api` wrote")
+    if version[0][0] > len(MIGRATIONS):
+        raise NewerSchemaError(
+            f"the database has schema version {version[0][0]}; this hermes-rl knows {len(MIGRATIONS)}: "
+            "upgrade hermes-rl (`pip install -U hermes-rl`)"
+        )
+
+
+def _broken(postgres: bool) -> Any:
+    return driver().OperationalError if postgres else ()

@@ -1,0 +1,1 @@
+"""What a page is told: rows, conversations, tokens, curves, comparisons, each bounded."""

@@ -1,0 +1,173 @@
+"""The index's own file: its tables, how it is opened, and what it is called.
+
+Always true: it holds nothing that the source does not hold, so it may be deleted at any time; one of another version
+is made anew; only the user can read it.
+"""
+
+import hashlib
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from hermes_rl.home import rl_home
+
+VERSION = 3
+READ_CACHE_KB = 4_096
+WRITE_CACHE_KB = 32_768
+BUSY_SECONDS = 5.0
+UNUSED_DAYS = 30
+
+# A rollout's number is its group's with its own position in it, see described.py. The words are kept without the text
+# and without their places in it: a third of the size, and a page shows the text around a match from the record itself.
+TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE groups (
+    n INTEGER PRIMARY KEY,
+    offset INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    item_id TEXT,
+    title TEXT NOT NULL,
+    draw INTEGER,
+    split TEXT,
+    created_at TEXT,
+    withheld TEXT,
+    rollouts INTEGER NOT NULL,
+    scored INTEGER NOT NULL,
+    mean REAL,
+    spread REAL
+);
+CREATE INDEX groups_mean ON groups (mean, n);
+CREATE INDEX groups_spread ON groups (spread, n);
+CREATE TABLE rollouts (
+    n INTEGER PRIMARY KEY,
+    position INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    score REAL,
+    failure TEXT,
+    stop_reason TEXT,
+    withheld TEXT,
+    turns INTEGER,
+    tool_calls INTEGER NOT NULL,
+    tool_errors INTEGER NOT NULL,
+    completion_tokens INTEGER,
+    seconds REAL,
+    version_low INTEGER,
+    version_high INTEGER,
+    tools TEXT NOT NULL,
+    offset INTEGER,
+    length INTEGER
+);
+CREATE INDEX rollouts_score ON rollouts (score, n);
+CREATE INDEX rollouts_stop_reason ON rollouts (stop_reason, n);
+CREATE INDEX rollouts_failure ON rollouts (failure, n) WHERE failure IS NOT NULL;
+CREATE TABLE tools (
+    tool TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    errors INTEGER NOT NULL,
+    PRIMARY KEY (tool, n)
+) WITHOUT ROWID;
+CREATE TABLE broken (n INTEGER PRIMARY KEY, why TEXT NOT NULL);
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content = '', columnsize = 0, detail = none, tokenize = "unicode61 remove_diacritics 2"
+);
+"""
+
+
+def indexes_home() -> Path:
+    return rl_home() / "view"
+
+
+def index_path(name: str) -> Path:
+    """The file of the index of what has this name, which may hold anything."""
+    return indexes_home() / f"{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.db"
+
+
+def open_writing(path: Path) -> sqlite3.Connection:
+    """The index to write to, empty if there was none of this version. One process at a time has it: locking.py."""
+    indexes_home_made(path.parent)
+    connection = _opened(path)
+    try:
+        [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+    except sqlite3.DatabaseError:
+        version = -1
+    if version != VERSION:
+        connection.close()
+        remove(path)
+        connection = _opened(path)
+        create(connection)
+    return connection
+
+
+def open_reading(path: Path) -> sqlite3.Connection | None:
+    """None while there is no index of this version."""
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        )
+    except sqlite3.Error:
+        return None
+    try:
+        [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+        if version == VERSION:
+            connection.execute(f"PRAGMA cache_size = -{READ_CACHE_KB}").fetchall()
+            return connection
+    except sqlite3.Error:
+        pass
+    connection.close()
+    return None
+
+
+def in_memory(content: bytes | None = None) -> sqlite3.Connection:
+    """An index that is nowhere on disk; with what `serialize` gave of another."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    if content is None:
+        create(connection)
+    else:
+        connection.deserialize(content)
+    return connection
+
+
+def create(connection: sqlite3.Connection) -> None:
+    connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version = {VERSION};COMMIT;")
+
+
+def remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def forget_unused(days: float = UNUSED_DAYS) -> None:
+    """Delete the indexes that nobody has written to or looked at for long."""
+    oldest = time.time() - days * 86_400
+    with suppress(OSError):
+        for path in indexes_home().glob("*.db"):
+            with suppress(OSError):
+                if max(path.stat().st_mtime, path.stat().st_atime) < oldest:
+                    remove(path)
+                    path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def indexes_home_made(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        os.chmod(folder, 0o700)  # noqa: PTH101 - conversations may be private
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    for pragma in (
+        "journal_mode = WAL",
+        # What a power cut takes away is made again: its beginning is checked against the source.
+        "synchronous = NORMAL",
+        f"cache_size = -{WRITE_CACHE_KB}",
+        "wal_autocheckpoint = 4000",
+        "journal_size_limit = 67108864",
+    ):
+        with suppress(sqlite3.DatabaseError):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection

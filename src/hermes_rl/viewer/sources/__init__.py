@@ -1,0 +1,1 @@
+"""What can be looked at: runs, files of groups, evaluations and trajectory databases."""

@@ -1,0 +1,38 @@
+"""The environments that the guides show, tried as a reader would: `hermes-rl validate FILE`."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def example(page: str, name: str) -> str:
+    """The block of the page that defines the class for hermes-rl."""
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return next(block for block in blocks if f"class {name}(HermesAgentBaseEnv)" in block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "name", "oracle"),
+    [
+        ("author-guide.md", "SumsEnv", True),
+        ("coming-from-hermes-agent.md", "MyEnv", False),
+        ("atropos.md", "SumEnv", True),
+        ("coming-from-verifiers.md", "AdditionEnv", True),
+    ],
+)
+def test_the_environment_of_a_guide_is_valid(page: str, name: str, oracle: bool, tmp_path: Path) -> None:
+    file = tmp_path / "shown_env.py"
+    file.write_text(example(page, name))
+    command = [sys.executable, "-m", "hermes_rl", "validate", str(file), "--items", "2", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    agents = {agent["name"]: agent for agent in report["agents"]}
+    assert ("oracle" in agents) is oracle

@@ -1,0 +1,107 @@
+"""The built site: complete, its links lead somewhere, and it asks no other host for anything."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from scripts.docs_hook import first_sentence
+
+pytestmark = pytest.mark.slow
+
+# What a browser fetches by itself, and by which attribute.
+FETCHED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "audio": "src",
+    "video": "src",
+    "embed": "src",
+}
+
+
+class Page(HTMLParser):
+    """The anchors of a page, where it links to, and what it loads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {value for name, value in given.items() if name in {"id", "name"}}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "link" and given.get("rel") not in {"canonical", "prev", "next", "edit"}:
+            self.loads.append(given.get("href", ""))
+        if tag in FETCHED and FETCHED[tag] in given:
+            self.loads.append(given[FETCHED[tag]])
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
+
+
+def test_no_page_loads_anything_from_another_host(pages: dict[Path, Page]) -> None:
+    assert {load for page in pages.values() for load in page.loads if urlsplit(load).netloc} == set()
+
+
+def test_no_style_of_the_site_loads_anything_from_another_host(site: Path) -> None:
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^'\")\s]+", styles) == []
+
+
+def test_every_link_of_the_site_leads_to_a_page_and_a_heading_of_it(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        # The page for what is not found is served at any depth, and names its links from the root.
+        for link in page.links if path.name != "404.html" else []:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if (
+                not target.is_relative_to(site.resolve())
+                or not target.exists()
+                or (parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids)
+            ):
+                broken.append((str(path.relative_to(site)), link))
+    assert broken == []
+
+
+def test_llms_txt_has_a_line_for_every_page(site: Path) -> None:
+    lines = re.findall(r"(?m)^- \[(.+?)\]\((.+?)\)", (site / "llms.txt").read_text())
+    listed = [path for _, path in lines]
+    assert len(listed) == len(set(listed))
+    shown = {path.relative_to(site).parent.as_posix() for path in site.rglob("index.html")} - {"."}
+    assert {path.removesuffix(".md").removesuffix("/index") for path in listed} - {"index"} == shown
+    assert [path for path in listed if not (site / path).is_file()] == []
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    root = Path(__file__).parents[2]
+    # mkdocs.yml has no tags of its own, so the plain loader reads it.
+    named = set(re.findall(r"[\w./-]+\.md", str(yaml.safe_load((root / "mkdocs.yml").read_text())["nav"])))
+    written = {path.relative_to(root / "docs").as_posix() for path in (root / "docs").rglob("*.md")}
+    assert written - named == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("# Title\n\nOne thing. Another.\n", "One thing."),
+        ("# T\n\n```text\nA block.\n\nstill\n```\n\n`code` first, [a link](x.md).\n", "`code` first, a link."),
+        ("| a |\n|---|\n\n- item\n", ""),
+    ],
+)
+def test_a_pages_line_is_its_first_sentence(text: str, sentence: str) -> None:
+    assert first_sentence(text) == sentence

@@ -1,0 +1,31 @@
+"""A real run, traced: supervisor, API, trainer with its inference, and environment, in one trace."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_runs import RUN_SECONDS, STEPS, home_of_runs, tiny_changes
+from tests.support.trace_collector import TraceCollector
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * RUN_SECONDS)
+def test_every_span_of_a_real_run_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tiny_changes().items()
+    ]
+    words = ["train", "plain_text", "--preset", "laptop", "--json"]
+    words += [word for change in changes for word in ("--set", change)]
+    with TraceCollector() as collector, home_of_runs(tmp_path / "home", monkeypatch):
+        command = [sys.executable, "-m", "hermes_rl", *words, "--trace", collector.url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert ([root.name for root in collector.roots], collector.orphans) == (["run"], [])
+    assert {"api", "trainer", "serve", "run"} == {span.part for span in collector.spans}
+    names = collector.names()
+    assert names["train_step"] == STEPS
+    assert names["POST /inference/v1/generate"] == names["turn"] > 0
+    assert names["POST /v1/environments/{environment}/groups"] == names["deliver_group"] > 0

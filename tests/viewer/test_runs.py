@@ -1,0 +1,155 @@
+"""Runs and evaluations in the viewer: the curve, how a run is now, metrics, and two evaluations compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_rl.sinks.following import Followed
+from hermes_rl.viewer.answers.runs import curve, steps_of
+from hermes_rl.viewer.sources.source import Runs
+from tests.viewer.recording import Asking, group, rollout, until, viewing, write_lines
+
+STATUS: dict[str, Any] = {
+    "status": "running",
+    "reason": None,
+    "processes": {"trainer": {"status": "ready", "restarts": 1, "problem": None}},
+    "metrics": {"step": 3, "total_steps": 100},
+    "stalled": {"why": "no group came"},
+}
+
+
+def one_run(folder: Path) -> Runs:
+    row = {"run_id": "r1", "name": "words r1", "status": "running", "environment": "words", "step": 3}
+    return Runs(lambda: [row], lambda run_id: folder, lambda run_id: STATUS, lambda run_id: {"preset": "laptop"})
+
+
+def write_steps(path: Path, count: int) -> None:
+    steps = [
+        {
+            "time": 10.0 * step,
+            "step": step,
+            "reward/mean": 0.5,
+            "reward/std": 0.2,
+            "rollouts/scored": 16,
+            "groups/total": 2,
+            "tokens/per_second": 100.0,
+            "text": "no number",
+        }
+        for step in range(1, count + 1)
+    ]
+    write_lines(path, *steps)
+
+
+def test_a_curve_has_a_band_around_the_reward(tmp_path: Path) -> None:
+    write_steps(tmp_path / "metrics.jsonl", 3)
+    told = curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))
+    assert told["steps"] == [1, 2, 3]
+    assert "text" not in told["series"]
+    assert told["bands"]["reward/mean"]["low"][0] == 0.5 - 1.96 * 0.2 / 4
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path: Path) -> None:
+    write_steps(tmp_path / "metrics.jsonl", 2_501)
+    told = curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))
+    assert len(told["steps"]) <= 1_000
+    assert (told["steps"][-1], told["every"]) == (2_501, 3)
+
+
+def test_a_run_that_has_measured_nothing_has_an_empty_curve(tmp_path: Path) -> None:
+    assert curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))["steps"] == []
+
+
+def test_a_run_is_told_live(tmp_path: Path) -> None:
+    write_steps(tmp_path / "metrics.jsonl", 3)
+    with viewing("r1", runs=one_run(tmp_path)) as ask:
+        told = ask("/api/s/run-r1/live")
+    assert (told["state"], told["step"], told["total_steps"], told["stalled"]) == ("running", 3, 100, "no group came")
+    assert told["parts"][0]["name"] == "trainer"
+    assert told["groups_per_minute"] == 12.0
+    assert told["tokens_per_second"] == 100.0
+
+
+def test_a_run_without_groups_is_no_error(tmp_path: Path) -> None:
+    with viewing("r1", runs=one_run(tmp_path)) as ask:
+        [source] = ask("/api/home")["sources"]
+        assert (source["state"], source["problem"]) == ("running", "it holds no groups yet")
+        told = ask("/api/s/run-r1")
+        assert (told["counts"]["rollouts"], told["config"]) == (0, {"preset": "laptop"})
+        assert ask("/api/s/run-r1/groups") == {"rows": [], "next": None, "total": 0}
+
+
+def evaluation(folder: Path, *scores: float) -> Path:
+    folder.mkdir()
+    write_lines(folder / "groups.jsonl", *(group(item, rollout(0, score)) for item, score in enumerate(scores)))
+    metrics = {"eval/mean_reward": 0.5, "eval/pass@1": 0.5, "eval/pass@1/low": 0.25, "eval/pass@1/high": 0.75}
+    report = {"metrics": metrics, "samples": len(scores), "seconds": 3.5, "task": "words", "settings": {"eval_size": 8}}
+    (folder / "metrics.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_an_evaluation_tells_its_metrics_with_intervals(tmp_path: Path) -> None:
+    with viewing(evaluation(tmp_path / "one", 0.0, 1.0)) as ask:
+        told = ask(f"/api/s/{ask.source()}/metrics")
+        assert {"name": "eval/pass@1", "value": 0.5, "low": 0.25, "high": 0.75} in told["metrics"]
+        assert (told["seconds"], told["task"]) == (3.5, "words")
+        assert ask(f"/api/s/{ask.source()}")["config"] == {"eval_size": 8}
+
+
+def test_two_evaluations_are_compared_item_by_item(tmp_path: Path) -> None:
+    evaluation(tmp_path / "a", *[0.0] * 12)
+    evaluation(tmp_path / "b", *[0.0, *[1.0] * 11])
+    with viewing(tmp_path / "a", tmp_path / "b") as ask:
+        first, second = (source["id"] for source in ask("/api/home")["sources"])
+        until(lambda: _whole(ask, first) and _whole(ask, second))
+        told = ask(f"/api/compare?a={first}&b={second}")
+    mean = told["metrics"][0]
+    assert (mean["significant"], mean["a"]["value"], round(mean["difference"], 3)) == (True, 0.0, 0.917)
+    assert mean["low"] > 0
+    assert told["items"][0]["b"] - told["items"][0]["a"] == 1.0
+    assert told["items"][0]["title"].startswith("question")
+    assert [one["name"] for one in told["metrics"]] == ["mean reward", "eval/pass@1"]
+
+
+def test_evaluations_that_are_read_whole_at_once_are_not_said_to_be_read_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_rl.viewer.indexers.PROCESSES", 0)
+    evaluation(tmp_path / "a", 0.0, 1.0)
+    evaluation(tmp_path / "b", 1.0, 1.0)
+    with viewing(tmp_path / "a", tmp_path / "b") as ask:
+        sources = ask("/api/home")["sources"]
+        told = ask(f"/api/compare?a={sources[0]['id']}&b={sources[1]['id']}")
+    assert [source["rollouts"] for source in sources] == [2, 2]
+    assert (told["a"]["indexing"], told["b"]["indexing"]) == (None, None)
+
+
+def test_an_evaluation_does_not_wait_for_others_that_are_only_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_rl.viewer.indexers.PROCESSES", 1)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.FOLLOWED_SECONDS", 10_000.0)
+    names = ("a", "b", "c")
+    for name in names:
+        evaluation(tmp_path / name, *[0.5] * 60)
+    with viewing(*(tmp_path / name for name in names)) as ask:
+        ids = [source["id"] for source in ask("/api/home")["sources"]]
+        until(lambda: all(_whole(ask, name) for name in ids))
+        told = ask(f"/api/compare?a={ids[1]}&b={ids[2]}")
+    assert (told["a"]["indexing"], told["b"]["indexing"]) == (None, None)
+
+
+def test_what_has_no_item_in_common_is_not_tested(tmp_path: Path) -> None:
+    evaluation(tmp_path / "a", 1.0)
+    (tmp_path / "b").mkdir()
+    write_lines(tmp_path / "b" / "groups.jsonl", group(77, rollout(0, 0.5)))
+    with viewing(tmp_path / "a", tmp_path / "b") as ask:
+        first, second = (source["id"] for source in ask("/api/home")["sources"])
+        [mean] = ask(f"/api/compare?a={first}&b={second}")["metrics"]
+    assert (mean["significant"], mean["difference"]) == (False, None)
+    assert "common" in mean["note"]
+
+
+def _whole(ask: Asking, name: str) -> bool:
+    return ask(f"/api/s/{name}")["indexing"] is None

@@ -1,7 +1,9 @@
 import fcntl
 import json
 import os
+import shutil
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,31 @@ def test_it_listens_where_it_did_the_last_time() -> None:
         assert again.getsockname() == ("127.0.0.1", port)
 
 
-def test_it_listens_elsewhere_when_the_last_port_is_taken() -> None:
+def test_it_waits_for_the_port_of_one_that_is_ending(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(shutil.which("true") or "true")
+    places = EnginePlaces("one")
+    places.folder.mkdir(parents=True)
+    door = running._listening(None, 0)
+    port = door.getsockname()[1]
+    EngineRecord("one", os.getpid(), "", port, "/model", "/log").write()
+    held = places.lock.open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+
+    def end() -> None:
+        held.close()
+        door.close()
+
+    ending = threading.Timer(0.3, end)
+    ending.start()
+    started = start_engine(EngineSettings("/model", name="one"), EngineEnvironment(tmp_path))
+    ending.join()
+    started.process.wait()
+    assert started.record.port == port
+
+
+def test_it_listens_elsewhere_when_the_last_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LAST_PORT_S", 0.1)
     with running._listening(None, 0) as taken, running._listening(None, taken.getsockname()[1]) as other:
         assert other.getsockname()[1] != taken.getsockname()[1]
 

@@ -27,6 +27,8 @@ from hermes_rl.training.selfhost.record import EngineRecord, read_record
 
 INSIDE = Path(__file__).with_name("inside")
 HOST = "127.0.0.1"
+# A connection of somebody else may have that port for a moment.
+LAST_PORT_S = 3.0
 # A model of some gigabytes on a slow disk; 5 to 40 s were measured for small ones.
 READY_DEADLINE_S = 1800.0
 # How long the last one of the name may take to notice that it is to end.
@@ -82,31 +84,33 @@ def start_engine(settings: EngineSettings, environment: EngineEnvironment) -> Ru
     places = EnginePlaces(settings.name)
     places.checkpoints.mkdir(parents=True, exist_ok=True)
     known = read_record(settings.name)
-    with places.lock.open("w") as lock, _listening(settings.port, known.port if known else 0) as door:
+    with places.lock.open("w") as lock:
+        # First: an engine of the name that is ending holds its port until then.
         _take(lock.fileno(), settings.name, known)
-        command = [str(environment.python), "-m", "hermes_skyrl", "api", "--listen", str(door.fileno())]
-        if not settings.detach:
-            command += ["--parent", str(os.getpid())]
-        with places.log.open("ab") as log:
-            process = subprocess.Popen(
-                [*command, *settings.arguments()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(door.fileno(), lock.fileno()),
-                env=_environ(environment),
-                cwd=places.folder,
-                start_new_session=True,
+        with _listening(settings.port, known.port if known else 0) as door:
+            command = [str(environment.python), "-m", "hermes_skyrl", "api", "--listen", str(door.fileno())]
+            if not settings.detach:
+                command += ["--parent", str(os.getpid())]
+            with places.log.open("ab") as log:
+                process = subprocess.Popen(
+                    [*command, *settings.arguments()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(door.fileno(), lock.fileno()),
+                    env=_environ(environment),
+                    cwd=places.folder,
+                    start_new_session=True,
+                )
+            record = EngineRecord(
+                name=settings.name,
+                pid=process.pid,
+                began=moment_of_start(process.pid) or "",
+                port=int(door.getsockname()[1]),
+                model=settings.model,
+                log=str(places.log),
             )
-        record = EngineRecord(
-            name=settings.name,
-            pid=process.pid,
-            began=moment_of_start(process.pid) or "",
-            port=int(door.getsockname()[1]),
-            model=settings.model,
-            log=str(places.log),
-        )
-        record.write()
+            record.write()
     return RunningEngine(record, process)
 
 
@@ -164,7 +168,9 @@ def log_end(log: Path, lines: int = 20) -> str:
 
 def _listening(port: int | None, last: int) -> socket.socket:
     """A socket on the port asked for; else on the name's last one if that is free, so that clients find it again."""
-    for wanted in (last, 0) if port is None else (port,):
+    until = time.monotonic() + (LAST_PORT_S if port is None and last else 0.0)
+    wanted = last if port is None else port
+    while True:
         door = socket.socket()
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -178,7 +184,10 @@ def _listening(port: int | None, last: int) -> socket.socket:
         else:
             door.listen(128)
             return door
-    raise AssertionError("a port of 0 is always free")
+        if time.monotonic() < until:
+            time.sleep(0.05)
+        else:
+            wanted = 0
 
 
 def _take(lock: int, name: str, known: EngineRecord | None) -> None:

@@ -53,9 +53,12 @@ async def test_live_and_starting_sandboxes_are_bounded() -> None:
         nonlocal most
         async with pool.sandbox():
             most = max(most, pool.live)
+            while most < 4:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
 
-    await asyncio.gather(*(rollout() for _ in range(20)))
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(rollout() for _ in range(20)))
     assert (most, backend.most_starting, pool.live) == (4, 2, 0)
 
 

@@ -69,7 +69,9 @@ async def test_fifty_sandboxes_of_a_killed_owner_leave_nothing(backend: str, tmp
     mine = nap()
     owner = start_owner(tmp_path, backend, 50, mine)
     ledgers = tmp_path / "rl" / "sandboxes"
-    assert len(living(mine)) == 100
+    async with asyncio.timeout(60):
+        while len(living(mine)) != 100:
+            await asyncio.sleep(0.05)
     before = await reap(ledgers)
     assert (before.owners, len(living(mine))) == (0, 100), "a living owner's sandboxes are not touched"
     owner.kill()

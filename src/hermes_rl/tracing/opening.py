@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.secrets import resolved
 from hermes_rl.tracing.span import NOTHING, Attributes, Scope, Span, TracedSpan, new_id, new_trace, read_traceparent
-from hermes_rl.tracing.tracer import Exporting, Tracer
 from hermes_rl.version import __version__
+
+if TYPE_CHECKING:
+    from hermes_rl.tracing.tracer import Tracer
 
 PATH = "/v1/traces"
 TRACEPARENT = "TRACEPARENT"
@@ -95,7 +97,10 @@ def new_traceparent() -> str:
     return f"00-{told[0] if told else new_trace()}-{new_id():016x}-01"
 
 
-def opened(tracing: Tracing, what: str, report: Callable[[str], None] | None = None) -> Tracer:
+def opened(tracing: Tracing, what: str, report: Callable[[str], None] | None = None) -> "Tracer":
+    # Here, so that whoever has spans and no tracer, such as the sandboxes, needs the standard library alone.
+    from hermes_rl.tracing.tracer import Exporting, Tracer
+
     resource = {
         "service.version": __version__,
         "service.instance.id": f"{platform.node()}-{os.getpid()}",

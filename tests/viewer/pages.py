@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from hermes_rl.tools.browser.chromium import found_executable
 from hermes_rl.viewer.app import create_app
 from hermes_rl.viewer.desk import Desk
 from tests.support.recorded_runs import make_run, write_steps
-from tests.viewer.recording import TOKEN, group, rollout, write_lines
+from tests.viewer.recording import TOKEN, group, rollout, write_evaluation, write_lines
 
 # A busy machine takes its time.
 expect.set_options(timeout=60_000)
@@ -148,25 +148,6 @@ STEP = {
     "entropy": 0.8,
     "kl/sample_train_k3": 0.0004,
 }
-
-
-def write_evaluation(folder: Path, scores: Sequence[float]) -> None:
-    folder.mkdir()
-    write_lines(folder / "groups.jsonl", *(group(n, rollout(0, score)) for n, score in enumerate(scores)))
-    mean = sum(scores) / len(scores)
-    metrics = {"eval/mean_reward": mean, "eval/mean_reward/low": 0.1, "eval/mean_reward/high": 1.0, "eval/items": 3}
-    report = {
-        "format": "hermes-rl/evaluation/1",
-        "task": "words",
-        "model": "m",
-        "metrics": metrics,
-        "samples": len(scores),
-        "seconds": 12.5,
-        "finished_at": "2026-11-16T00:00:00+00:00",
-        "generation_parameters": {"temperature": 1},
-        "provenance": {},
-    }
-    (folder / "metrics.json").write_text(json.dumps(report))
 
 
 def _rollouts(number: int) -> list[dict[str, Any]]:

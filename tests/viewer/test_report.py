@@ -20,8 +20,7 @@ from hermes_rl.viewer.report import holding, making
 from hermes_rl.viewer.report.making import PAGE_BYTES, Report, write_report
 from hermes_rl.viewer.sources.source import no_runs
 from tests.support.recorded_runs import make_run, write_steps
-from tests.viewer.pages import write_evaluation
-from tests.viewer.recording import group, rollout, viewing, write_lines
+from tests.viewer.recording import group, rollout, viewing, write_evaluation, write_lines
 
 HOSTILE = "</script><!-- <script>alert(1)</script><img src=http://evil/x onerror=alert(1)>'\" &amp; ]]> \u2028"
 ODD = ["a\x00b\x1b[31mred\x07", "half a pair \ud83d", "\u202eright to left", "\r\n\x85\u2028", "\ufeff\ufffe"]

@@ -167,7 +167,7 @@ def _tail(path: Path, end: int) -> str:
 
 def _there(connection: sqlite3.Connection, first: int, last: int) -> set[int]:
     found = connection.execute(
-        "SELECT n FROM groups WHERE n BETWEEN ?1 AND ?2 UNION ALL SELECT n FROM broken WHERE n BETWEEN ?1 AND ?2",
-        (first, last),
+        "SELECT n FROM groups WHERE n BETWEEN ? AND ? UNION ALL SELECT n FROM broken WHERE n BETWEEN ? AND ?",
+        (first, last) * 2,
     )
     return {number for (number,) in found}

@@ -7,6 +7,7 @@ that rows are there at once.
 import hashlib
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +114,15 @@ def index_store(connection: sqlite3.Connection, reader: StoreReader, *, batches:
 
 def head_of_file(path: Path) -> bytes:
     """An index of the first groups only, to be shown while the whole one is made."""
-    connection = in_memory()
-    try:
+    with closing(in_memory()) as connection:
         index_file(connection, path, batches=1)
         return connection.serialize()
-    finally:
-        connection.close()
 
 
 def head_of_store(reader: StoreReader) -> bytes:
-    connection = in_memory()
-    try:
+    with closing(in_memory()) as connection:
         index_store(connection, reader, batches=1)
         return connection.serialize()
-    finally:
-        connection.close()
 
 
 def belongs(facts: dict[str, Any], path: Path) -> bool:

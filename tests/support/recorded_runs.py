@@ -122,7 +122,7 @@ def write_steps(
 
 def write_environment_lines(places: RunPlaces, part: str, *lines: Mapping[str, Any], file: str = "words-1") -> None:
     numbered = [{"time": time.time(), "step": number, **line} for number, line in enumerate(lines)]
-    _append(places.part(part) / f"{file}.metrics.jsonl", numbered)
+    _append(places.serving(part) / f"{file}.metrics.jsonl", numbered)
 
 
 def write_weights(places: RunPlaces) -> Path:

@@ -71,6 +71,10 @@ class RunPlaces:
         """What one part leaves behind besides its log: its configuration, its keeper's notes."""
         return self.folder / "parts" / part
 
+    def serving(self, part: str) -> Path:
+        """Where an environment's `serve` keeps its spool, its split and what it measured."""
+        return self.part(part) / "serve"
+
     def log(self, part: str) -> Path:
         """`part` is api, trainer, env, env-NAME, engine, export or supervisor."""
         return logs_home() / f"{part}_{self.run_id}.log"

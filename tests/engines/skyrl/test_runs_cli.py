@@ -88,6 +88,7 @@ def test_a_run_is_started_watched_and_read_and_leaves_no_secret(home: Path) -> N
     assert (watched.returncode, "finished" in watched.stderr) == (0, True)
     results = told("run", "results", run_id)
     assert results["metrics"]["step"] == STEPS
+    assert [one["metrics"]["groups"] > 0 for one in results["environments"]] == [True]
     assert trained_tensors(results["weights_path"])
     assert [one["run_id"] for one in told("run", "list")] == [run_id]
     assert {"api", "trainer", "env", "engine"} <= told("run", "logs", run_id).keys()

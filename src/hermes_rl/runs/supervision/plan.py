@@ -78,7 +78,7 @@ def _environment(run_file: RunFile, places: RunPlaces, entry: EnvironmentEntry) 
         "stop_timeout": STOP_SECONDS,
         **entry.env,
         "total_steps": ENDLESS,
-        "serve_dir": str(places.part(name) / "serve"),
+        "serve_dir": str(places.serving(name)),
         "inference_weight": entry.weight,
         "evaluation_only": entry.evaluation_only,
     }

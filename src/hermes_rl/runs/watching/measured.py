@@ -104,7 +104,7 @@ def read_measured(places: RunPlaces, run_file: RunFile | None, read: Read = read
     environments: dict[str, tuple[Row, ...]] = {}
     for one in run_file.environments if run_file else ():
         # A resumed run has its API elsewhere, and an environment a file for each API.
-        files = sorted(places.part(run_file.part_of(one)).glob("*.metrics.jsonl")) if run_file else []
+        files = sorted(places.serving(run_file.part_of(one)).glob("*.metrics.jsonl")) if run_file else []
         rows = [row for path in files for row in _rows(path, problems, read)]
         environments[one.name] = tuple(sorted(rows, key=lambda row: number(row.get("time")) or 0.0))
     return Measured(tuple(_rows(places.folder / TRAINER_FILE, problems, read)), environments, tuple(problems))

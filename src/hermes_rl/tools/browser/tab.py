@@ -38,6 +38,7 @@ LIST_IMAGES = """limit => [...document.images].slice(0, limit).map(image => ({
     width: image.naturalWidth, height: image.naturalHeight}))"""
 WHERE_SCROLLED = """() => { const page = document.scrollingElement || document.documentElement;
     return {position: Math.round(page.scrollTop), height: page.scrollHeight, window: innerHeight}; }"""
+OPENS_A_TAB = "element => element.closest('a[href][target=_blank]') !== null"
 OPTIONS = "element => element.tagName === 'SELECT' ? [...element.options].map(option => option.label) : null"
 
 
@@ -46,6 +47,7 @@ class Tab:
         self.console: deque[dict[str, str]] = deque(maxlen=CONSOLE_KEPT)
         self._browser, self._context, self._settings = browser, context, settings
         self._page: Page | None = None
+        self._adopted = asyncio.Event()
         self._crashed = False
         self._turn = asyncio.Lock()
 
@@ -80,7 +82,11 @@ class Tab:
             element = await _element(page, ref)
             # First whether it can be clicked, which is soon known; then the click, which waits for where it leads.
             await element.click(trial=True)
+            opens = await element.evaluate(OPENS_A_TAB)
+            self._adopted.clear()
             await element.click(timeout=self._settings.timeout * 1000)
+            if opens:
+                await self._another()
             return await self._after()
 
     async def type(self, ref: str, text: str, submit: bool) -> dict[str, Any]:
@@ -187,6 +193,12 @@ class Tab:
         await _settled(page)
         return await _where(page)
 
+    async def _another(self) -> None:
+        """Wait for the tab that a link opens: a busy machine may take longer for it than a page takes to settle."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_WAIT):
+                await self._adopted.wait()
+
     async def _goto(self, page: "Page", url: str) -> Any:
         from playwright.async_api import Error
 
@@ -221,6 +233,7 @@ class Tab:
             await _closed(page)
         else:
             self._page = page
+            self._adopted.set()
 
     def _noted_crash(self, _: "Page") -> None:
         self._crashed = True

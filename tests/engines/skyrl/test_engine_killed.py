@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -50,7 +51,8 @@ def test_the_same_command_goes_on_with_what_was_saved_before_it_was_killed(engin
     session = post(f"{engine.url}/api/v1/create_session", {"tags": [], "sdk_version": "0.36.0"})["session_id"]
     asked = {"session_id": session, "base_model": engine.model, "lora_config": {"rank": 4}}
     post(f"{engine.url}/api/v1/create_model", asked)
-    post(f"{engine.url}/api/v1/save_weights", {"model_id": training.model_id, "path": "torn", "seq_id": 99})
+    saving = {"model_id": training.model_id, "path": "torn", "seq_id": 99}
+    post(f"{engine.url}/api/v1/save_weights", saving)
     torn = engine.log.parent / "checkpoints" / training.model_id / "torn.tar.gz.part"
     torn.mkdir()
     os.kill(worker, signal.SIGCONT)
@@ -64,6 +66,9 @@ def test_the_same_command_goes_on_with_what_was_saved_before_it_was_killed(engin
     with closing(sqlite3.connect(engine.log.with_name("tinker.db"))) as database:
         assert database.execute("SELECT count(*) FROM futures WHERE status = 'PENDING'").fetchone() == (0,)
         assert database.execute("SELECT count(*) FROM checkpoints WHERE status = 'PENDING'").fetchone() == (0,)
+    # As the SDK does whose answer got lost. After a 409 it would go on for five minutes.
+    with pytest.raises(HTTPError, match="400"):
+        post(f"{engine.url}/api/v1/save_weights", saving)
     fresh = TinyTraining.begun(engine.url, engine.model)
     restored = fresh.from_state(state)
     assert np.array_equal(restored.logprobs(), expected)

@@ -1,5 +1,7 @@
 """The routes that are answered here and not by SkyRL: health, models, steps, sessions that end, deletion."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,7 +88,8 @@ async def optim_step(asked: OptimStepRequest, request: Request, database: Databa
 @routes.post("/save_weights")
 async def save_weights(asked: SaveWeightsRequest, request: Request, database: Database) -> Any:
     key = ("save_weights", asked.model_id, asked.seq_id)
-    return await request.app.state.once.answer(key, lambda: upstream.save_weights(asked, database))
+    with _taken_for_good():
+        return await request.app.state.once.answer(key, lambda: upstream.save_weights(asked, database))
 
 
 @routes.post("/save_weights_for_sampler")
@@ -94,7 +97,8 @@ async def save_weights_for_sampler(
     asked: upstream.SaveWeightsForSamplerRequest, request: Request, database: Database
 ) -> Any:
     key = ("save_weights_for_sampler", asked.model_id, asked.seq_id)
-    return await request.app.state.once.answer(key, lambda: upstream.save_weights_for_sampler(asked, database))
+    with _taken_for_good():
+        return await request.app.state.once.answer(key, lambda: upstream.save_weights_for_sampler(asked, database))
 
 
 @routes.post("/load_weights")
@@ -126,3 +130,14 @@ async def delete_checkpoint(
         checkpoints = Path(request.app.state.engine_config.checkpoints_base)
         remove(checkpoint_path(checkpoints, model_id, checkpoint_id, KINDS[kind]))
     return Response(status_code=204)
+
+
+@contextmanager
+def _taken_for_good() -> Iterator[None]:
+    """A name that is taken stays taken, but after a 409 the SDK would go on asking for it, for five minutes."""
+    try:
+        yield
+    except HTTPException as error:
+        if error.status_code != 409:
+            raise
+        raise HTTPException(400, error.detail) from None

@@ -122,20 +122,22 @@ sub free_shared_memory {
     }
 }
 
-# What descends from a keeper, and from nobody's keeper: the policy may kill one, then its orphans are the warden's.
+# What descends from a keeper, and from nobody's keeper. The keeper goes first: one that has not started its command yet
+# would do so between a look that finds nothing and its own end. Its orphans are the warden's, as are those of a keeper
+# that the policy killed.
 sub kill_tree {
     my ($keeper) = @_;
+    if ($keepers{$keeper}) { kill KILL => $keeper; waitpid $keeper, 0; delete $keepers{$keeper} }
     for my $round (1 .. $KILL_ROUNDS) {
         reap();
         my $parents = parents();
         my @strays = grep { $parents->{$_} == $$ and !$keepers{$_} } keys %$parents;
-        my @tree = (descendants($keeper, $parents), map { ($_, descendants($_, $parents)) } @strays) or last;
-        kill KILL => @tree;
+        my @trees = map { ($_, descendants($_, $parents)) } @strays or last;
+        kill KILL => @trees;
         nap(0.001 * ($round < 20 ? $round : 20));
         # A tree that grows faster than it is felled takes the rest of the sandbox with it.
         kill_all() if $round == $KILL_ROUNDS;
     }
-    if ($keepers{$keeper}) { kill KILL => $keeper; waitpid $keeper, 0; delete $keepers{$keeper} }
 }
 
 # Under gVisor the kernel that holds the limit is the host's, and takes the whole sandbox. So that it need not, the

@@ -122,8 +122,7 @@ async def early_cancellation_leaves_nothing(sandbox: Sandbox) -> None:
         await asyncio.sleep(delay)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    await asyncio.sleep(0.3)
-    await _none_lives(sandbox, mark)
+        await _none_lives(sandbox, mark)
     await says(sandbox, "echo on", b"on\n")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.tracing import Tracing, span, traced
+from hermes_rl.tracing import tracer as tracer_module
 from hermes_rl.tracing.tracer import Exporting, Tracer
 from tests.support.trace_collector import TraceCollector
 
@@ -31,6 +32,15 @@ def test_every_span_is_delivered_before_the_end() -> None:
                 tracer.keep(record(number))
         assert {one.attributes["hermes_rl.turn"] for one in collector.spans} == set(range(1500))
     assert (tracer.delivered, tracer.dropped, said) == (1500, 0, [])
+
+
+def test_an_exporter_that_starts_late_still_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracer_module, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(tracer_module, "COMMAND", ("sh", "-c", 'sleep 1; exec "$@"', "sh", *tracer_module.COMMAND))
+    with TraceCollector() as collector:
+        with Tracer(exporting(collector.url)) as tracer:
+            tracer.keep(record(1))
+        assert (tracer.delivered, len(collector.spans)) == (1, 1)
 
 
 def test_a_collector_that_is_away_costs_nothing_but_spans() -> None:

@@ -117,9 +117,6 @@ class _Saying(logging.Handler):
 def main(source: BinaryIO) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Rollouts come first.
-    with suppress(OSError):
-        os.nice(5)
     [settings] = jsontext.loads(next(iter(source)))
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -131,6 +128,10 @@ def main(source: BinaryIO) -> int:
     root.handlers = [_Saying(settings["endpoint"])]
     resource = Resource.create({**settings["resource"], "service.name": settings["service"]})
     exporter = OTLPSpanExporter(endpoint=settings["endpoint"], timeout=settings["timeout"])
+    say({"ready": True})
+    # From here on rollouts come first.
+    with suppress(OSError):
+        os.nice(5)
     delivered = export_all(_until_the_end(source), resource, exporter)
     exporter.shutdown()  # type: ignore[no-untyped-call]
     say({"delivered": delivered})

@@ -24,6 +24,8 @@ MOST_WAITING = 16_384
 BATCH = 512
 EVERY = 0.5
 FLUSH_SECONDS = 5.0
+# Until the exporter has imported what it needs: less than one where nothing else runs.
+START_SECONDS = 30.0
 COMMAND = (sys.executable, "-P", "-m", "hermes_rl.tracing.exporter")
 
 
@@ -38,9 +40,10 @@ class Exporting:
 
 
 class Tracer:
-    """Spans are taken for as long as the `with`; its end waits until they are delivered, for FLUSH_SECONDS at most.
+    """Spans are taken for as long as the `with`; its end waits until they are delivered.
 
-    `report` is told in words what is wrong, once, and at the end what was lost.
+    It waits for FLUSH_SECONDS at most, from when the exporter runs. `report` is told in words what is wrong, once, and
+    at the end what was lost.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Tracer:
         self._thread = threading.Thread(target=self._hand_over, name="traces", daemon=True)
         self._told: set[str] = set()
         self._heard = b""
+        self._ready = False
 
     @property
     def waiting(self) -> int:
@@ -98,8 +102,9 @@ class Tracer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ending.set()
-        deadline = time.monotonic() + FLUSH_SECONDS
-        self._thread.join(FLUSH_SECONDS)
+        # A process that lived for a moment, or a busy machine: the exporter may still be starting.
+        deadline = time.monotonic() + FLUSH_SECONDS + (0.0 if self._ready else START_SECONDS)
+        self._thread.join(deadline - time.monotonic())
         process = self._process
         if process is None:
             return
@@ -169,6 +174,8 @@ class Tracer:
             told = jsontext.loads(line)
             if "problem" in told:
                 self._say(str(told["problem"]))
+            if "ready" in told:
+                self._ready = True
             if "delivered" in told:
                 self.delivered = int(told["delivered"])
 

@@ -180,8 +180,9 @@ async def test_fifty_sandboxes_live_on_a_server_that_takes_ten_sessions_a_connec
     assert await asyncio.gather(*(rollout(number) for number in range(50))) == [str(n).encode() for n in range(50)]
     assert pool.start_failures == {}
     assert left_in(ssh_server) == []
-    # One process for the login and one for the user each.
-    assert len(sessions(ssh_server)) == 10
+    # One process for the login and one for the user each. A session that the server has not forgotten yet makes a
+    # connection seem full, and costs one more.
+    assert 10 <= len(sessions(ssh_server)) <= 12
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop])
@@ -222,7 +223,9 @@ async def test_a_killed_connection_is_a_death_that_leaves_nothing_over_there(
     running = asyncio.ensure_future(sandbox.exec(f"setsid {mine} & {mine}", timeout=60))
     await until(lambda: len(living(mine)) == 2)
     for pid in sessions(ssh_server):
-        os.kill(pid, signal.SIGKILL)
+        # One that is the child of another ends with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     with pytest.raises(SandboxError, match="connection was lost") as death:
         await running
     assert death.value.cause == "died"

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from hermes_rl.tracing.tracer import FLUSH_SECONDS, START_SECONDS
 from tests.support.tiny_runs import RUN_SECONDS, STEPS, home_of_runs, tiny_changes
 from tests.support.trace_collector import TraceCollector
 
@@ -22,6 +24,10 @@ def test_every_span_of_a_real_run_is_joined(tmp_path: Path, monkeypatch: pytest.
     with TraceCollector() as collector, home_of_runs(tmp_path / "home", monkeypatch):
         command = [sys.executable, "-m", "hermes_rl", *words, "--trace", collector.url]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+        # The supervisor sends the run's own span last, after `train` has said that the run is over.
+        latest = time.monotonic() + FLUSH_SECONDS + START_SECONDS
+        while not collector.roots and time.monotonic() < latest:
+            time.sleep(0.1)
     assert done.returncode == 0, done.stderr
     assert ([root.name for root in collector.roots], collector.orphans) == (["run"], [])
     assert {"api", "trainer", "serve", "run"} == {span.part for span in collector.spans}

@@ -192,7 +192,9 @@ print([one for one in told if one.startswith("sleep")])
     try:
         async with await backend.start() as other:
             await other.exec(f"setsid {theirs} > /dev/null 2>&1 &", timeout=60)
-            assert (len(living(ours)), len(living(theirs))) == (1, 1)
+            async with asyncio.timeout(60):
+                while (len(living(ours)), len(living(theirs))) != (1, 1):
+                    await asyncio.sleep(0.02)
             assert await outcome(program) == "[]"
     finally:
         on_the_host.kill()

@@ -30,3 +30,8 @@ export function common(values: (number | null)[], around = false): [number, numb
   }
   return [Math.min(0, ...known), Math.max(1, ...known)];
 }
+
+/** The range in words, beside or instead of the picture. */
+export function interval(low: number | null, high: number | null): JSX.Element {
+  return <span class="number interval">[{score(low)}, {score(high)}]</span>;
+}

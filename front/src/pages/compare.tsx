@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi, withQuery } from "../api";
 import type { Comparison, Home, Source } from "../api";
-import { common, Whisker } from "../charts/interval";
+import { common, interval, Whisker } from "../charts/interval";
 import { many, model, number, score, signed } from "../format";
 import { Panel, Score } from "../parts/bits";
 import { useTitle } from "../parts/head";
@@ -11,7 +11,6 @@ import { Empty, Given } from "../parts/states";
 import { Block, Line, Name } from "../parts/text";
 import { changed, go, Link, link, usePlace } from "../route";
 import { bare } from "./evaluation";
-import { interval } from "./source";
 
 export function Compare(): JSX.Element {
   const home = useApi<Home>("/api/home");

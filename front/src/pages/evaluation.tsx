@@ -2,14 +2,13 @@
 import type { JSX } from "preact";
 import { address, useApi } from "../api";
 import type { Metric, Metrics } from "../api";
-import { common, Whisker } from "../charts/interval";
+import { common, interval, Whisker } from "../charts/interval";
 import { count, number, score, seconds } from "../format";
 import { Facts, Json, Panel, When } from "../parts/bits";
 import { Empty, Given } from "../parts/states";
 import { Name } from "../parts/text";
 import { embedded } from "../embedded";
 import { Link } from "../route";
-import { interval } from "./source";
 
 export function Measured({ id }: { id: string }): JSX.Element {
   const answer = useApi<Metrics>(address(id, "metrics"));

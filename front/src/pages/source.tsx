@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { withQuery } from "../api";
 import type { SourceDetail } from "../api";
 import { Bars, Histogram } from "../charts/bars";
+import { interval } from "../charts/interval";
 import { count, many, score, share, words } from "../format";
 import { Facts, Json, Panel } from "../parts/bits";
 import { Head, useSource } from "../parts/head";
@@ -77,8 +78,4 @@ function Outcome({ source }: { source: SourceDetail }): JSX.Element {
       )}
     </>
   );
-}
-
-export function interval(low: number | null, high: number | null): JSX.Element {
-  return <span class="number interval">[{score(low)}, {score(high)}]</span>;
 }

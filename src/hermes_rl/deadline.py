@@ -54,6 +54,10 @@ class Deadline:
             raise TimeoutError from None
         raise asyncio.CancelledError
 
+    @property
+    def expired(self) -> bool:
+        return self._expired
+
     def _set(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

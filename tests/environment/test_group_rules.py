@@ -80,3 +80,7 @@ def test_only_faults_of_the_world_are_tried_again_and_so_often() -> None:
     assert not retries.again(None, 1)
     assert not retries.again(Failure(Whose.VERIFIER, "raised", ""), 1)
     assert not retries.again(Failure(Whose.ENVIRONMENT, "prompt", ""), 1)
+
+
+def test_what_has_grown_too_old_for_the_trainer_is_not_tried_again() -> None:
+    assert not Retries(2).again(Failure(Whose.FRAMEWORK, "stale", ""), 1)

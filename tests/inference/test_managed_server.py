@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
 from hermes_rl.inference import APIServerConfig, ManagedServer, RetryPolicy, ServerManager
 from hermes_rl.tokens.chat_format import FormatSettings
 from tests.support.chat_models import chat_model
@@ -180,6 +180,44 @@ async def test_a_rollout_moves_on_when_its_endpoint_fails() -> None:
         await conversation(server, ["a", "b", "c"])
         assert good.requests == 3
         assert len(server.checked().sequences) == 1
+
+
+async def test_a_rollout_leaves_an_endpoint_that_has_much_more_to_do_than_another() -> None:
+    async with VLLMServer(says("Four.")) as one, VLLMServer(says("Five.")) as other, managed(one, other) as server:
+        messages = await conversation(server, ["one"])
+        assert server._endpoint is not None
+        server._endpoint.in_flight += 100
+        left = server._endpoint
+        await server.chat_completion([*messages, USER], max_tokens=50)
+        left.in_flight -= 100
+        assert server._endpoint is not left
+
+
+async def test_a_rollout_that_is_too_old_for_the_trainer_asks_no_more() -> None:
+    async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
+        await conversation(server, ["one"])
+        server._server.oldest_useful = 3
+        await conversation(server, ["one", "two"])
+        server._server.oldest_useful = 4
+        with pytest.raises(DeadlineError) as raised:
+            await conversation(server, ["one", "two", "three"])
+        assert (str(raised.value.failure), engine.requests) == ("framework/stale", 3)
+
+
+async def test_a_rollout_that_has_sampled_nothing_yet_is_never_too_old() -> None:
+    async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
+        server._server.oldest_useful = 9
+        await conversation(server, ["one"])
+    assert engine.requests == 1
+
+
+async def test_an_evaluation_is_never_too_old() -> None:
+    """Nobody trains on it, and it may last for many steps of the trainer."""
+    async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
+        for useful in (3, 9):
+            server._server.oldest_useful = useful
+            await server.chat_completion([USER], split="eval", max_tokens=50)
+    assert engine.requests == 2
 
 
 async def test_an_engine_that_read_another_prompt_costs_the_sequence_with_its_evidence() -> None:

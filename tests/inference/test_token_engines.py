@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from hermes_rl.errors import ContextFullError, EndpointError
 from hermes_rl.inference import APIServerConfig, ServerType
@@ -410,6 +410,7 @@ json = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(raw=json)
 @each_route
 def test_nothing_a_server_says_is_more_than_an_endpoint_error(make: Make, route: Route, raw: Any) -> None:

@@ -97,6 +97,8 @@ def exposition(
     lines += series("queued_staleness_rollouts", "gauge", about, behind)
     running = {environment(number): count for number, count in status.running.items()}
     lines += series("running_rollouts", "gauge", "Rollouts in the making, as environments say.", running)
+    wanted = {environment(number): count for number, count in status.wanted.items()}
+    lines += series("wanted_rollouts", "gauge", "Rollouts that environments asked for and were not granted.", wanted)
     for name, about in (("rollouts", "Rollouts that left the queue."), ("groups", "Groups that left the queue.")):
         ended = {
             environment(tally.environment, outcome=tally.outcome, cause=tally.cause): getattr(tally, name)

@@ -70,11 +70,15 @@ class WorkRequest(Body):
 
 
 class WorkGrant(Body):
-    """How many rollouts may begin. `waiting` says why it is not what was wanted."""
+    """How many rollouts may begin. `waiting` says why it is not what was wanted.
+
+    `oldest` is the oldest version of the policy whose tokens are still trained on; None while any is.
+    """
 
     granted: int
     version: int
     waiting: str | None = None
+    oldest: int | None = None
 
 
 class Draws(Body):

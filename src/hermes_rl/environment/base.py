@@ -32,11 +32,13 @@ from hermes_rl.environment.groups import run_group
 from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.outside.program import with_agent
+from hermes_rl.environment.slots import engine_law
 from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
 from hermes_rl.environment.twins import evaluation_twin, give_back
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
+from hermes_rl.inference.roster import following
 from hermes_rl.messages import Message
 from hermes_rl.rewards import CpuWorkers, ToolContext, Watchdog, bridged
 from hermes_rl.sandbox import Limits, SandboxPool, SandboxSpec, open_backends, reaping, settled
@@ -70,7 +72,9 @@ class HermesAgentBaseEnv(ABC):
     ) -> None:
         self.config: Any = config
         self.slurm, self.testing = slurm, testing
-        self.server = ServerManager([] if isinstance(server_configs, ServerBaseline) else server_configs)
+        self.server = ServerManager(
+            [] if isinstance(server_configs, ServerBaseline) else server_configs, law=engine_law(config)
+        )
         self.user_server: ServerManager | None = None
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
@@ -228,6 +232,8 @@ class HermesAgentBaseEnv(ABC):
                 )
                 self.sinks = await opened.enter_async_context(open_sinks(run, Asked.by(config, "env")))
             opened.push_async_callback(self.server.close)
+            if config.engines_file:
+                await opened.enter_async_context(following(self.server, Path(config.engines_file)))
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
             if self.server.gives_tokens:
@@ -371,10 +377,9 @@ class HermesAgentBaseEnv(ABC):
         with evaluation_folder(self) as folder:
             self._measured = done = await evaluate_items(self, held, folder)
             end = time.time()
+            metrics = {**done.evaluation.metrics(end - began), **done.figures}
             try:
-                await self.evaluate_log(
-                    metrics=done.evaluation.metrics(end - began), samples=done.samples, start_time=began, end_time=end
-                )
+                await self.evaluate_log(metrics=metrics, samples=done.samples, start_time=began, end_time=end)
             finally:
                 self._measured = None
 

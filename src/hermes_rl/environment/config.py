@@ -169,6 +169,16 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         "or the name of a hand-written one (qwen3, glm-4.5, llama-3 …).",
     )
     extra_body: dict[str, Any] | None = Field(None, description="Further fields of every model request.")
+    concurrency: Literal["fixed", "auto"] = Field(
+        "fixed",
+        description="Rollouts in flight: fixed, or auto: as many as the engines bear, by 429s, latency and queues, "
+        "up to max_num_workers and max_eval_workers where they are set.",
+    )
+    engines_file: str | None = Field(
+        None,
+        description="File with the base_url of an engine on each line, in place of the openai section's one. It is "
+        "read again while it runs: engines join and leave by it.",
+    )
     max_live_sandboxes: int = Field(1024, ge=1, description="Sandboxes alive at once; further rollouts wait.")
     max_starting_sandboxes: int = Field(8, ge=1, description="Sandboxes being started at once.")
     user_endpoint: APIServerConfig | None = Field(

@@ -63,7 +63,7 @@ def explanation() -> str:
     for number, choice in enumerate(CHOICES, 1):
         lines += [f"  {number}. {choice.title}", f"     {choice.flags}", ""]
     return "\n".join(
-        [*lines, "A small model to try things on your own machine: python scripts/small_model.py (see the README)."]
+        [*lines, "A small model to try things here: scripts/small_model.py of a checkout (see the README)."]
     )
 
 

@@ -15,6 +15,7 @@ from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.groups import provenance
 from hermes_rl.environment.items import Draw
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.slots import Slots, training_width
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.store import RecordWriter, only_writer, read_groups, record_of, write_document
 from hermes_rl.store.records import atropos_columns
@@ -33,14 +34,15 @@ async def generate_groups(env: Environment, path: Path, *, resume: bool = False)
     with only_writer(path, "--env.data_path_to_save_groups"):
         done = finished_draws(env, path, tally) if resume else {}
         store_split(env, path.with_suffix(".split.json"))
-        await _make_missing(env, path, tally, done)
-    await env.wandb_log({f"train/{name}": value for name, value in tally.summary().items()})
+        slots = training_slots(env)
+        async with slots.watching():
+            await _make_missing(env, path, tally, done, slots)
+    await env.wandb_log({f"train/{name}": value for name, value in tally.summary().items()} | slots.figures())
     return tally
 
 
-async def _make_missing(env: Environment, path: Path, tally: Tally, done: Mapping[int, str]) -> None:
+async def _make_missing(env: Environment, path: Path, tally: Tally, done: Mapping[int, str], slots: Slots) -> None:
     total = env.config.total_steps
-    slots = asyncio.Semaphore(groups_at_once(env))
     errors: list[Exception] = []
     with RecordWriter(path) as writer, env.progress("process", total, tally, done=len(done)) as progress:
 
@@ -100,11 +102,8 @@ def store_split(env: Environment, path: Path) -> None:
     write_document(path, split)
 
 
-def groups_at_once(env: Environment) -> int:
-    config = env.config
-    if config.max_num_workers > 0:
-        return int(config.max_num_workers)
-    return int(config.max_num_workers_per_node) * len(env.server.configs)
+def training_slots(env: Environment) -> Slots:
+    return Slots(env.server, training_width(env.config, len(env.server.configs)))
 
 
 def must_match(theirs: Provenance, own: Provenance, path: Path, anew: str) -> None:

@@ -92,14 +92,19 @@ class SequenceLimit:
 class Retries:
     """How often a failed rollout is tried again, and for whose faults.
 
-    A reward or prompt that raises does it again, so those are not tried twice: every try costs inference.
+    A reward or prompt that raises does it again, so those are not tried twice: every try costs inference. Nor is one
+    that has grown too old for the trainer: the others of its group are as old.
     """
 
     count: int = 1
     whose: Collection[Whose] = (Whose.ENDPOINT, Whose.SANDBOX, Whose.TOOL, Whose.JUDGE, Whose.FRAMEWORK)
+    never: Collection[str] = ("stale",)
+    """Causes that no second try helps."""
 
     def again(self, failure: Failure | None, tries: int) -> bool:
-        return failure is not None and failure.whose in self.whose and tries <= self.count
+        if failure is None or failure.cause in self.never:
+            return False
+        return failure.whose in self.whose and tries <= self.count
 
 
 @dataclass(frozen=True, slots=True)

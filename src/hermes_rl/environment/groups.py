@@ -34,7 +34,8 @@ OPERATION = frozenset(
     "num_rollouts_to_keep num_rollouts_per_group_for_logging data_path_to_save_groups data_dir_to_save_evals "
     "min_items_sent_before_logging include_messages min_batch_allocation tool_pool_size max_live_sandboxes "
     "max_starting_sandboxes sandbox_start_timeout eval_size token_limit spend_limit time_limit metric_sinks shard "
-    "rollout_retries rollout_server_token stop_timeout serve_dir evaluation_only".split()
+    "rollout_retries rollout_server_token stop_timeout serve_dir evaluation_only concurrency "
+    "engines_file".split()
 )
 
 

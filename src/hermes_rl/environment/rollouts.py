@@ -143,9 +143,9 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> Finished:
 
 @asynccontextmanager
 async def _policy(env: Environment) -> AsyncIterator[ChatServer]:
-    """What the agent talks to: a server that keeps its tokens where the endpoints give them, else the plain one."""
+    """What the agent talks to: a server that keeps its tokens where the endpoints give them, else a plain session."""
     if env.tokenizer is None:
-        yield env.server
+        yield env.server.session()
     else:
         async with env.server.managed_server(env.tokenizer, settings=format_settings(env.config)) as managed:
             yield managed

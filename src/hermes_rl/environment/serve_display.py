@@ -47,6 +47,8 @@ class Board:
     groups_running: int = 0
     groups_begun: int = 0
     waiting: str | None = None
+    engines: str | None = None
+    """How they bear what is in flight, where that follows them."""
     delivery: Delivered | None = None
     withheld_there: Mapping[str, int] = field(default_factory=dict)
     evaluating: str | None = None
@@ -80,6 +82,7 @@ def rows(board: Board) -> dict[str, str]:
         "policy": version,
         "rollouts": f"{board.running} running of {board.groups_begun * board.group_size} granted so far; "
         f"{board.groups_running} of {board.most} groups at once",
+        "engines": board.engines or "",
         "groups": f"{tally.groups} made, {board.rate():.2f} a second",
         **tally_rows(tally),
         "delivery": "" if delivery is None else delivered(delivery),

@@ -6,7 +6,7 @@ the loop, the tools, the sandbox, the reward, and the model that a reward may as
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 from hermes_rl import jsontext
 from hermes_rl.agent import AgentResult
@@ -37,6 +37,10 @@ class ScriptedPolicy:
     def __init__(self, steps: Sequence[Step | Reply]) -> None:
         self.configs: list[APIServerConfig] = []
         self._left = iter(steps)
+
+    def session(self) -> Self:
+        """A script is one conversation."""
+        return self
 
     async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> ChatCompletion:
         step = next(self._left, "")

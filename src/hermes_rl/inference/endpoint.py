@@ -1,4 +1,4 @@
-"""One OpenAI-compatible endpoint: a pooled connection, a bound on requests in flight, and errors that name it.
+"""One OpenAI-compatible endpoint: a pooled connection, bounds on requests in flight, and errors that name it.
 
 Every way a request can fail is an EndpointError whose cause is stable; `retryable` says whether asking again can help.
 """
@@ -6,8 +6,11 @@ Every way a request can fail is an EndpointError whose cause is stable; `retryab
 import asyncio
 import io
 import re
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -17,12 +20,16 @@ from hermes_rl import jsontext, tracing
 from hermes_rl.deadline import Deadline
 from hermes_rl.errors import ContextFullError, EndpointError
 from hermes_rl.inference.config import APIServerConfig, ServerType
+from hermes_rl.inference.gate import Gate, TurnedAwayError
+from hermes_rl.inference.pressure import Law, Pressure
 from hermes_rl.secrets import HIDDEN
 from hermes_rl.waiting import seconds_asked_for
 
 BODY_SHOWN = 500
 CONNECT_TIMEOUT = 10.0
 LARGE_BODY = 2**20
+# How an engine says that it has no room for a request, and how it says that it will have, after a while.
+NO_ROOM, NOT_NOW = "http_429", "http_503"
 # How vLLM, llama.cpp, SGLang and the hosted APIs say that a conversation is too long; there is no agreed code.
 CONTEXT_FULL = re.compile(
     r"context[ _](length|size|window)|maximum (context|model) len|prompt is too long|too many tokens"
@@ -32,13 +39,19 @@ CONTEXT_FULL = re.compile(
 
 
 class Endpoint:
-    def __init__(self, config: APIServerConfig, session: aiohttp.ClientSession) -> None:
+    """With a `law` its requests in flight follow the engine, within the bounds of the configuration."""
+
+    def __init__(self, config: APIServerConfig, session: aiohttp.ClientSession, law: Law | None = None) -> None:
         if config.base_url is None:
             raise ValueError("an endpoint needs a base_url")
         self.config = config
         self.base_url = config.base_url.rstrip("/")
         self.root = self.base_url.removesuffix("/v1")
         self.in_flight = 0
+        """Those that wait here are among them."""
+        self.gate = Gate(Pressure(replace(law, most=config.num_max_requests_at_once))) if law else None
+        self.answers = {"train": 0, "eval": 0}
+        """Where they are measured."""
         self.absent_routes = 0
         """How many of its engine's token routes it was found not to have, the best first."""
         self.context_tokens: int | None = None
@@ -67,7 +80,12 @@ class Endpoint:
         deadline.begin(timeout)
         try:
             async with self._slots[split]:
-                return self._json(await self._exchange("POST", (self.root if at_root else self.base_url) + path, body))
+                address = (self.root if at_root else self.base_url) + path
+                if self.gate is None:
+                    return self._json(await self._exchange("POST", address, body))
+                answer = await self._through(self.gate, address, body, deadline, timeout)
+                self.answers[split] += 1
+                return answer
         except asyncio.CancelledError:
             try:
                 deadline.reraise()
@@ -76,6 +94,40 @@ class Endpoint:
         finally:
             deadline.close()
             self.in_flight -= 1
+
+    @property
+    def limit(self) -> int | None:
+        """How many requests it bears at once; None where nobody measures it."""
+        return None if self.gate is None else self.gate.pressure.limit
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request would be sent at once."""
+        return self.gate is None or self.in_flight < self.gate.pressure.limit
+
+    async def _through(
+        self, gate: Gate, address: str, body: Mapping[str, Any], deadline: Deadline, timeout: float
+    ) -> Any:
+        """The answer to a request that waits for its turn; what became of it is told to the gate."""
+        try:
+            await gate.enter()
+        except TurnedAwayError:
+            raise self._error(NO_ROOM, "failed or left while a request waited for it") from None
+        tell, entered = gate.gone, time.monotonic()
+        try:
+            answer = self._json(await self._exchange("POST", address, body))
+            tell = partial(gate.answered, work_in(answer))
+            return answer
+        except RetryableEndpointError as error:
+            tell = gate.refused if error.no_room else gate.lost
+            raise
+        except asyncio.CancelledError:
+            # One that spent its time in waiting here says nothing of the engine.
+            if deadline.expired and time.monotonic() - entered > timeout / 2:
+                tell = gate.lost
+            raise
+        finally:
+            tell()
 
     async def get(self, path: str, *, timeout: float) -> Any:
         """The decoded answer to a GET on the API's root; used to see whether the endpoint is up."""
@@ -142,6 +194,21 @@ class RetryableEndpointError(EndpointError):
     """Asking again, perhaps elsewhere, may succeed. `retry_after` is the wait the endpoint asked for, in seconds."""
 
     retry_after: float | None = None
+
+    @property
+    def no_room(self) -> bool:
+        """Nothing is wrong but that it is asked too much, or too early."""
+        return self.cause == NO_ROOM or (self.cause == NOT_NOW and self.retry_after is not None)
+
+
+def work_in(answer: Any) -> float:
+    """The tokens that an answer took to write, as vLLM and the hosted APIs or SGLang count them; 1 where none does."""
+    tokens = 0
+    for one in answer if isinstance(answer, list) else (answer,):
+        told = one.get("usage") or one.get("meta_info") if isinstance(one, Mapping) else None
+        count = told.get("completion_tokens") if isinstance(told, Mapping) else None
+        tokens += count if isinstance(count, int) and count > 0 else 0
+    return float(tokens or 1)
 
 
 def _shown(raw: bytes) -> str:

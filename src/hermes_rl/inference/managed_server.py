@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from hermes_rl import tracing
-from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
 from hermes_rl.inference.chat_span import note_chat
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
@@ -42,7 +42,9 @@ class SequenceNode:
 
 
 class Exchanging(Protocol):
-    """Who knows the endpoints, and which to try again."""
+    """Who knows the endpoints, and which to try again; and what is too old to be trained on."""
+
+    oldest_useful: int | None
 
     async def exchange(
         self, once: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None
@@ -64,6 +66,8 @@ class ManagedServer:
         self._recorder = Recorder(chat_format)
         self._ledger = Ledger()
         self._endpoint: Endpoint | None = None
+        self._oldest: int | None = None
+        """The oldest version that drew one of its tokens."""
         self._checked: Checked | None = None
 
     async def chat_completion(
@@ -137,6 +141,8 @@ class ManagedServer:
         self, ask: Ask, request: SamplingRequest, model: str | None, split: str
     ) -> tuple[list[Reply], Answer]:
         async def once(endpoint: Endpoint, timeout: float) -> tuple[Answer, Sampling]:
+            if split != "eval":
+                self._must_be_useful()
             self._endpoint = endpoint
             asked = _within_context(request, ask, endpoint)
             answer = await sample(endpoint, asked, timeout)
@@ -154,8 +160,20 @@ class ManagedServer:
         # The endpoint of the turns before has their prefix in its cache.
         answer, sampling = await self._server.exchange(once, prefer=lambda: self._endpoint)
         self._checked = None
+        drew = {self._oldest}.union(*(sampled.versions for sampled in answer.completions))
+        self._oldest = min((version for version in drew if version is not None), default=None)
         self._ledger.note(ask.ids, answer)
         return self._recorder.hear(ask, answer.completions, sampling), answer
+
+    def _must_be_useful(self) -> None:
+        """What nobody will train on is not worth an engine's time: its oldest token only grows older."""
+        useful = self._server.oldest_useful
+        if useful is not None and self._oldest is not None and self._oldest < useful:
+            raise DeadlineError(
+                "stale",
+                f"its oldest tokens are of version {self._oldest}, and the trainer takes none before {useful}; where "
+                "many end so, rollouts take too long for the trainer's max_staleness",
+            )
 
     def _model(self, model: str | None) -> str:
         return model or (self._endpoint.config.model_name if self._endpoint else "")

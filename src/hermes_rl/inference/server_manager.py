@@ -1,27 +1,28 @@
 """Talking to the model: one `chat_completion` over one or more endpoints.
 
-The least loaded endpoint gets the request. What can be tried again is: at once on another endpoint that is well, else
-after a wait, within the deadline. What is raised in the end is an EndpointError that names the endpoint, the status
-and the body.
+The least loaded endpoint gets the request, or the one that has the conversation's prefix. What can be tried again is:
+at once on another endpoint that is well, else after a wait, within the deadline. What is raised in the end is an
+EndpointError that names the endpoint, the status and the body.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-import aiohttp
 
 from hermes_rl import tracing
 from hermes_rl.errors import ConfigError, EndpointError
 from hermes_rl.inference.chat_span import note_chat
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint, RetryableEndpointError
+from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
+from hermes_rl.inference.endpoints import Endpoints
 from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.pressure import Law
+from hermes_rl.inference.readiness import wait_for
 from hermes_rl.inference.token_engines import engine_for
 from hermes_rl.messages import Message
 from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings
@@ -29,8 +30,6 @@ from hermes_rl.tokens.formats import chat_format
 from hermes_rl.waiting import pause
 
 T = TypeVar("T")
-# Seconds one answer to "are you there" may take, and between two questions.
-READY_ANSWER, READY_PAUSE = 5.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +48,39 @@ class RetryPolicy:
 
 
 class ServerManager:
-    """Use as `async with`. Endpoints are opened on first use, on the loop that uses them."""
+    """Use as `async with`. Endpoints are opened on first use, on the loop that uses them.
 
-    def __init__(self, configs: Sequence[APIServerConfig], *, retries: RetryPolicy | None = None) -> None:
+    With a `law`, requests in flight follow each engine: one that an engine has no room for waits here, as long as its
+    time lasts, and is no failure.
+    """
+
+    def __init__(
+        self, configs: Sequence[APIServerConfig], *, retries: RetryPolicy | None = None, law: Law | None = None
+    ) -> None:
         if not configs or any(config.base_url is None for config in configs):
             raise ConfigError("no inference endpoint was chosen; pass --openai.base_url and --openai.model_name")
-        self.configs = list(configs)
         self.retries = retries or RetryPolicy()
-        self._session: aiohttp.ClientSession | None = None
-        self._endpoints: list[Endpoint] = []
-        self._resting_until: dict[Endpoint, float] = {}
+        self.endpoints = Endpoints(configs, law)
+        self.oldest_useful: int | None = None
+        """The oldest version of the policy that is still trained on, where a trainer says so."""
         self._formats: dict[tuple[int, str], tuple[Any, ChatFormat]] = {}
         self.tool_parser = "hermes"
         """The format of tool calls, for `managed_server` without settings."""
 
     @property
+    def configs(self) -> list[APIServerConfig]:
+        """What the endpoints were given; those that a file names are as the first."""
+        return self.endpoints.configs
+
+    @property
+    def law(self) -> Law | None:
+        """How requests in flight follow the engines; None where they do not."""
+        return self.endpoints.law
+
+    @property
     def servers(self) -> list[Endpoint]:
         """The endpoints, in the order of the configuration."""
-        if not self._endpoints:
-            # No limit here: each endpoint bounds its own requests in flight.
-            self._session = self._session or aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
-                auto_decompress=True,
-            )
-            self._endpoints = [Endpoint(config, self._session) for config in self.configs]
-        return self._endpoints
+        return self.endpoints.all
 
     async def chat_completion(
         self,
@@ -84,6 +90,7 @@ class ServerManager:
         n: int = 1,
         split: str = "train",
         extra_body: dict[str, Any] | None = None,
+        session: "ChatSession | None" = None,
         **parameters: Any,
     ) -> ChatCompletion:
         """Ask for `n` completions; further parameters (temperature, max_tokens, tools, seed …) go out as they are."""
@@ -93,20 +100,23 @@ class ServerManager:
             body.update(extra_body)
 
         asked = self.configs[0]
+        prefer = None if session is None else lambda: session.endpoint
 
         async def once(endpoint: Endpoint, timeout: float) -> ChatCompletion:
             nonlocal asked
             asked = endpoint.config
+            if session is not None:
+                session.endpoint = endpoint
             body["model"] = model or asked.model_name
             answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
             return _completion(answer, endpoint)
 
         with tracing.span("chat") as span:
             if not span.on:
-                return await self.exchange(once)
+                return await self.exchange(once, prefer)
             completion = None
             try:
-                completion = await self.exchange(once)
+                completion = await self.exchange(once, prefer)
                 return completion
             finally:
                 note_chat(span, asked, model, parameters, messages, completion)
@@ -118,23 +128,32 @@ class ServerManager:
 
         `prefer` says which endpoint to take while it is well.
         """
+        endpoints = self.endpoints
         deadline = time.monotonic() + self._longest_timeout()
-        attempt, failed = 0, None
+        attempt, refused, failed = 0, 0, None
         while True:
-            endpoint = self._choose(failed, prefer() if prefer else None)
+            endpoint = endpoints.choose(prefer() if prefer else None, failed)
             timeout = min(endpoint.config.timeout, deadline - time.monotonic())
             try:
                 return await once(endpoint, timeout)
             except RetryableEndpointError as error:
-                wait = self.retries.wait_before(attempt, error.retry_after)
-                self._resting_until[endpoint] = time.monotonic() + max(self.retries.rest, error.retry_after or 0.0)
-                if any(other is not endpoint and not self._rests(other) for other in self.servers):
-                    wait = 0.0
-                if attempt >= endpoint.config.max_retries or time.monotonic() + wait >= deadline:
-                    raise EndpointError(error.cause, f"{error} (after {attempt + 1} tries)") from error
-                failed = endpoint
-                attempt += 1
+                # Where its requests follow an engine, having no room for one of them is no failure.
+                followed = endpoint.gate is not None and error.no_room
+                if not followed or (endpoint.gate and endpoint.gate.pressure.refuses_all):
+                    endpoints.rest(endpoint, max(self.retries.rest, error.retry_after or 0.0))
+                elsewhere = endpoints.room_beside(endpoint)
+                wait = 0.0 if elsewhere else self.retries.wait_before(attempt + refused, error.retry_after)
+                given_up = not followed and attempt >= endpoint.config.max_retries
+                if given_up or time.monotonic() + wait >= deadline:
+                    raise EndpointError(error.cause, f"{error} (after {attempt + refused + 1} tries)") from error
+                failed = endpoint if elsewhere or not followed else None
+                attempt += not followed
+                refused += followed
                 await asyncio.sleep(wait)
+
+    def session(self) -> "ChatSession":
+        """For the calls of one conversation: they go to the endpoint that has its prefix."""
+        return ChatSession(self)
 
     @asynccontextmanager
     async def managed_server(
@@ -178,20 +197,18 @@ class ServerManager:
         try:
             async with asyncio.TaskGroup() as questions:
                 for endpoint in checked:
-                    questions.create_task(_wait_for(endpoint, timeout))
+                    questions.create_task(wait_for(endpoint, timeout))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     @property
     def context_tokens(self) -> int | None:
         """The smallest context among the endpoints that told theirs."""
-        return min((one.context_tokens for one in self._endpoints if one.context_tokens), default=None)
+        return self.endpoints.context_tokens
 
     async def close(self) -> None:
         """Close all connections; the next call opens them anew."""
-        if self._session is not None:
-            session, self._session, self._endpoints = self._session, None, []
-            await session.close()
+        await self.endpoints.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,15 +222,17 @@ class ServerManager:
         configs = self.configs
         return configs[0].timeout if len(configs) == 1 else max(config.timeout for config in configs)
 
-    def _choose(self, failed: Endpoint | None, preferred: Endpoint | None) -> Endpoint:
-        if len(self.servers) == 1:
-            return self._endpoints[0]
-        if preferred is not None and preferred is not failed and not self._rests(preferred):
-            return preferred
-        return min(self.servers, key=lambda endpoint: (endpoint is failed, self._rests(endpoint), endpoint.in_flight))
 
-    def _rests(self, endpoint: Endpoint) -> bool:
-        return self._resting_until.get(endpoint, 0.0) > time.monotonic()
+class ChatSession:
+    """One conversation in chat mode. Its prefix is at `endpoint`, the one that was asked last."""
+
+    def __init__(self, server: ServerManager) -> None:
+        self._server = server
+        self.endpoint: Endpoint | None = None
+
+    async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> ChatCompletion:
+        """As `ServerManager.chat_completion`."""
+        return await self._server.chat_completion(messages, session=self, **parameters)
 
 
 def _completion(answer: Any, endpoint: Endpoint) -> ChatCompletion:
@@ -222,38 +241,3 @@ def _completion(answer: Any, endpoint: Endpoint) -> ChatCompletion:
         return ChatCompletion.of(answer, endpoint.base_url)
     except EndpointError as error:
         raise RetryableEndpointError(error.cause, endpoint.without_key(str(error))) from None
-
-
-async def _wait_for(endpoint: Endpoint, timeout: float) -> None:
-    # /models asks without paying for a completion; vLLM, SGLang, llama.cpp and the hosted APIs all answer it.
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            answer = await endpoint.get("/models", timeout=min(READY_ANSWER, deadline - time.monotonic()))
-        except EndpointError as error:
-            if not isinstance(error, RetryableEndpointError) or time.monotonic() + READY_PAUSE >= deadline:
-                raise EndpointError(
-                    "not_ready",
-                    f"{error}. Start the model server, or check --openai.base_url; "
-                    "--openai.health_check false skips this question for APIs that have no /models.",
-                ) from error
-        else:
-            endpoint.context_tokens = context_tokens(answer, endpoint.config.model_name)
-            return
-        await asyncio.sleep(READY_PAUSE)
-
-
-def context_tokens(models: Any, name: str) -> int | None:
-    """The context of a model as its endpoint's list of models tells it; None when it does not."""
-    rows = models.get("data") if isinstance(models, Mapping) else None
-    known = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-    for row in sorted(known, key=lambda row: row.get("id") != name)[:1]:
-        meta = row.get("meta")
-        # vLLM and SGLang, OpenRouter, llama.cpp.
-        told = (
-            row.get("max_model_len"),
-            row.get("context_length"),
-            meta.get("n_ctx") if isinstance(meta, Mapping) else 0,
-        )
-        return next((length for length in told if isinstance(length, int) and length > 0), None)
-    return None

@@ -20,8 +20,8 @@ async def test_nothing_is_granted_before_a_trainer_says_how_stale_is_too_stale(s
 
 async def test_what_is_granted_counts_as_running(store: Store) -> None:
     environment = await with_trainer(store, 8, max_staleness=0)
-    other = (await store.register_environment("other")).id
-    assert (await granted(store, environment, 6), await granted(store, other, 6)) == (6, 2)
+    replica = (await store.register_environment("e", instance="1/2")).id
+    assert (await granted(store, environment, 6), await granted(store, replica, 6)) == (6, 2)
 
 
 async def test_what_was_granted_and_did_not_begin_is_free_again(store: Store) -> None:
@@ -50,9 +50,56 @@ async def test_a_trainer_that_does_not_mind_leaves_the_limit(store: Store) -> No
 
 async def test_an_environment_has_its_minimum_whatever_the_others_took(store: Store) -> None:
     environment = await with_trainer(store, 8, max_staleness=0)
-    owed = (await store.register_environment("small", minimum=0.25)).id
+    owed = (await store.register_environment("e", instance="1/2", minimum=0.25)).id
     await granted(store, environment, 8)
     assert await granted(store, owed, 8) == 2
+
+
+async def test_a_slow_environment_that_took_all_does_not_keep_a_fast_one_waiting(store: Store) -> None:
+    slow = await with_trainer(store, 8, max_staleness=1)
+    fast = (await store.register_environment("fast")).id
+    assert await granted(store, slow, 100) == 16
+    assert await granted(store, fast, 100) == 4
+
+
+async def test_what_a_fast_environment_asked_for_in_vain_is_its_own_when_it_is_free_again(store: Store) -> None:
+    slow = await with_trainer(store, 8, max_staleness=1)
+    fast = (await store.register_environment("fast")).id
+    await granted(store, slow, 100)
+    await granted(store, fast, 100)
+    # Half of what the slow one ran has ended, and it asks first.
+    admission = await store.admit(slow, running=8, wanted=100, limit=NO_LIMIT)
+    assert (admission.granted, admission.waiting) == (0, "the rest is the share of other environments")
+    assert await granted(store, fast, 100, running=4) == 4
+
+
+async def test_one_that_asks_for_no_more_leaves_its_share_to_the_others(store: Store) -> None:
+    environment = await with_trainer(store, 8, max_staleness=1)
+    other = (await store.register_environment("other")).id
+    await granted(store, other, 100)
+    await granted(store, other, 0, running=2)
+    assert await granted(store, environment, 100) == 14
+
+
+async def test_a_dead_environment_has_no_share(address: str) -> None:
+    async with open_store(address, silence=0.2) as store:
+        environment = await with_trainer(store, 8, max_staleness=0)
+        other = (await store.register_environment("other")).id
+        await granted(store, environment, 100)
+        await granted(store, other, 100)
+        await asyncio.sleep(0.3)
+        assert await granted(store, environment, 100) == 8
+
+
+async def test_the_oldest_version_that_is_still_trained_on_is_told(store: Store) -> None:
+    environment = await with_trainer(store, 8, max_staleness=2)
+    await store.set_version(7, by="trainer")
+    assert (await store.admit(environment, running=0, wanted=0, limit=NO_LIMIT)).oldest == 5
+
+
+async def test_a_trainer_that_takes_any_version_tells_none(store: Store) -> None:
+    environment = await with_trainer(store, 8, max_staleness=None)
+    assert (await store.admit(environment, running=0, wanted=0, limit=NO_LIMIT)).oldest is None
 
 
 async def test_a_silent_environment_holds_no_capacity(address: str) -> None:

@@ -7,7 +7,7 @@ from hermes_rl.store.database.errors import NewerSchemaError
 from hermes_rl.store.database.postgres import PostgresEngine
 from hermes_rl.store.database.schema import MIGRATIONS, migrate
 from hermes_rl.store.database.steps import Engine, ask
-from hermes_rl.store.database.store import open_store, opened_engine
+from hermes_rl.store.database.store import Store, open_store, opened_engine
 from tests.store.database.making import add_groups, with_trainer
 
 NEXT = ("ALTER TABLE groups ADD COLUMN note TEXT; CREATE INDEX groups_note ON groups (note);", {"sqlite": ""})
@@ -36,9 +36,58 @@ async def test_stores_opened_at_once_make_one_schema(address: str) -> None:
     await asyncio.gather(*(use() for _ in range(4)))
 
 
-async def test_a_store_of_version_1_keeps_its_groups_when_it_is_migrated(address: str) -> None:
+async def as_of_version_1(engine: Engine) -> int:
+    """Register an environment as the version that knew only schema 1 did; its number."""
+    [(environment,)] = await engine.write(
+        lambda: ask(
+            "INSERT INTO environments (name, instance, group_size, weight, minimum, settings, registered_at, seen_at, "
+            "connected, running) VALUES ('e', '', 4, 1.0, 0.0, '{}', 0, 0, 1, 0) "
+            "ON CONFLICT (name, instance) DO UPDATE SET connected = 1 RETURNING id"
+        )
+    )
+    return int(environment)
+
+
+async def test_a_store_of_version_1_keeps_all_it_has_when_it_is_migrated(address: str) -> None:
     async with opened_engine(address, MIGRATIONS[:1]) as engine:
-        assert await versions(engine) == [1]
+        environment, old = await as_of_version_1(engine), Store(engine)
+        places = await add_groups(old, environment, 2)
+        kept = [await old.group(place) for place in places]
+        old.close()
+    async with open_store(address) as store:
+        assert [await store.group(place) for place in places] == kept
+        assert (await store.register_environment("e")).id == environment
+
+
+async def test_an_environment_of_version_1_is_granted_work_after_it(address: str) -> None:
+    async with opened_engine(address, MIGRATIONS[:1]) as engine:
+        environment = await as_of_version_1(engine)
+    async with open_store(address) as store:
+        assert await with_trainer(store, 8, max_staleness=0) == environment
+        assert (await store.admit(environment, running=0, wanted=100, limit=100)).granted == 8
+
+
+async def test_a_process_of_version_1_that_still_runs_goes_on_beside_it(address: str) -> None:
+    async with opened_engine(address, MIGRATIONS[:1]) as before:
+        environment = await as_of_version_1(before)
+        async with open_store(address):
+            assert await as_of_version_1(before) == environment
+
+
+async def test_a_store_is_migrated_by_one_of_those_that_open_it_at_once(address: str) -> None:
+    async with opened_engine(address, MIGRATIONS[:1]):
+        pass
+
+    async def use() -> None:
+        async with open_store(address) as store:
+            await store.status()
+
+    await asyncio.gather(*(use() for _ in range(4)))
+    async with opened_engine(address) as engine:
+        assert await versions(engine) == [1, 2]
+
+
+async def test_columns_that_come_later_are_added_to_groups_that_are_there(address: str) -> None:
     async with open_store(address) as store:
         places = await add_groups(store, await with_trainer(store), 2)
     async with opened_engine(address, (*MIGRATIONS, NEXT)) as engine:

@@ -23,6 +23,7 @@ from hermes_rl.environment.generation import append_group, must_match
 from hermes_rl.environment.groups import OPERATION, provenance, run_group
 from hermes_rl.environment.items import content_id
 from hermes_rl.environment.metrics import Tally
+from hermes_rl.environment.slots import Slots, evaluation_width
 from hermes_rl.errors import ConfigError
 from hermes_rl.store import RecordWriter, read_groups, write_document
 from hermes_rl.terminal import console
@@ -47,6 +48,8 @@ class Measured:
     folder: Path
     evaluation: Evaluation
     samples: Samples
+    figures: Mapping[str, float]
+    """How the engines bore it, where rollouts in flight followed them."""
 
 
 def held_out(env: Environment) -> HeldOut:
@@ -88,8 +91,10 @@ async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> Measu
         evaluation.left_out[DUPLICATE] = held.duplicates
     if env.resume_evaluation:
         _count_finished(env, path, evaluation)
+    slots = Slots(env.server, evaluation_width(config))
     try:
-        await _run_missing(env, held.items, path, evaluation)
+        async with slots.watching():
+            await _run_missing(env, held.items, path, evaluation, slots)
     except asyncio.CancelledError:
         kept = len(evaluation.scores)
         console().print(
@@ -101,7 +106,7 @@ async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> Measu
     not_begun = len(held.items) - len(evaluation.scores)
     if not_begun:
         evaluation.left_out[BEYOND_LIMIT] = not_begun
-    return Measured(folder, evaluation, await Samples.of(env, path, held.items))
+    return Measured(folder, evaluation, await Samples.of(env, path, held.items), slots.figures())
 
 
 def eval_temperature(env: Environment) -> float:
@@ -109,10 +114,10 @@ def eval_temperature(env: Environment) -> float:
     return GREEDY if env.config.eval_samples == 1 else float(env.config.agent_temperature)
 
 
-async def _run_missing(env: Environment, items: Mapping[str, Any], path: Path, evaluation: Evaluation) -> None:
+async def _run_missing(
+    env: Environment, items: Mapping[str, Any], path: Path, evaluation: Evaluation, slots: Slots
+) -> None:
     config, tally = env.config, evaluation.tally
-    # A group runs whole, so a bound below `eval_samples` still lets one group run.
-    slots = asyncio.Semaphore(max(1, config.max_eval_workers // config.eval_samples))
     errors: list[Exception] = []
     missing = [item for item_id, item in items.items() if item_id not in evaluation.scores]
     with (

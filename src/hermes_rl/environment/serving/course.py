@@ -18,6 +18,7 @@ from hermes_rl.api.client.destination import Destination
 from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.wire import WorkGrant
 from hermes_rl.environment.contract import Environment
+from hermes_rl.environment.generation import training_slots
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.serve_display import Board
 from hermes_rl.environment.serving.evaluating import Evaluations
@@ -81,7 +82,8 @@ class Course:
         self._env, self._stop, self._board = env, stop, board
         self._destination, self._delivery, self._spool, self._place = destination, delivery, spool, place
         self._size = env.config.group_size
-        self._flight = Flight(env, delivery, place, board)
+        self._slots = training_slots(env)
+        self._flight = Flight(env, delivery, place, board, self._slots)
         self._evaluations = Evaluations(env, board)
         self._asking = asyncio.Lock()
         self._heard_at = 0.0
@@ -94,9 +96,10 @@ class Course:
         board.state = "serving"
         heard = asyncio.create_task(self._stay_heard())
         try:
-            ended = await self._take_work_until_told()
-            await self._evaluations.close()
-            await self._finish_groups()
+            async with self._slots.watching(flight.changed.set):
+                ended = await self._take_work_until_told()
+                await self._evaluations.close()
+                await self._finish_groups()
         finally:
             await flight.give_up()
             await self._evaluations.close()
@@ -159,6 +162,7 @@ class Course:
         """How many more groups may run at once."""
         if self._env.config.evaluation_only:
             return 0
+        self._board.most, self._board.engines = self._slots.most, self._slots.told()
         return max(0, self._evaluations.allowed(self._board.most) - len(self._flight))
 
     async def _begin(self, groups: int) -> bool:
@@ -194,6 +198,7 @@ class Course:
     async def _see(self, grant: WorkGrant) -> None:
         board, evaluations = self._board, self._evaluations
         moved, board.version, board.waiting = board.version != grant.version, grant.version, grant.waiting
+        self._env.server.oldest_useful = grant.oldest
         # One that wants no work is told to wait only while there is no trainer, and so no policy to evaluate.
         if not (self._env.config.evaluation_only and grant.waiting):
             evaluations.see(grant.version)
@@ -247,7 +252,8 @@ class Course:
             "spooled": delivery.spooled,
         }
         train = {f"train/{name}": value for name, value in self._flight.take_window().summary().items()}
-        await self._env.wandb_log(train | {f"serve/{name}": value for name, value in standing.items()})
+        served = {f"serve/{name}": value for name, value in standing.items()}
+        await self._env.wandb_log(train | served | self._slots.figures())
 
 
 def groups_of(rollouts: int, size: int) -> int:

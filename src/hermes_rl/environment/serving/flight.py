@@ -13,6 +13,7 @@ from hermes_rl.environment.items import Draw
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.serve_display import Board
 from hermes_rl.environment.serving.place import Place
+from hermes_rl.environment.slots import Slots
 from hermes_rl.store.codec import encode
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.trajectory import Group
@@ -24,12 +25,12 @@ class Flight:
     `errors` are no rollout's own: a full disk, a hook of the author's that raised.
     """
 
-    def __init__(self, env: Environment, delivery: Delivery, place: Place, board: Board) -> None:
+    def __init__(self, env: Environment, delivery: Delivery, place: Place, board: Board, slots: Slots) -> None:
         self.changed = asyncio.Event()
         self.errors: list[Exception] = []
         self.given_up = 0
         self.window = Tally(pass_score=env.config.pass_score)
-        self._env, self._delivery, self._place, self._board = env, delivery, place, board
+        self._env, self._delivery, self._place, self._board, self._slots = env, delivery, place, board, slots
         self._groups: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -37,6 +38,7 @@ class Flight:
 
     def begin(self, draw: Draw) -> None:
         self._place.begin(draw.number)
+        self._slots.began()
         task = asyncio.create_task(self._make(draw))
         self._groups.add(task)
         task.add_done_callback(self._ended)
@@ -60,6 +62,7 @@ class Flight:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._groups.discard(task)
+        self._slots.release()
         self.given_up += task.cancelled()
         self._board.groups_running = len(self._groups)
         self.changed.set()

@@ -9,13 +9,13 @@ from hermes_rl.api.client.delivery import Delivery
 from hermes_rl.api.client.spool import Spool
 from hermes_rl.environment.budget import Budget
 from hermes_rl.environment.contract import Environment
-from hermes_rl.environment.generation import groups_at_once
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.serve_display import Board, showing
 from hermes_rl.environment.serving.course import Course, Served
 from hermes_rl.environment.serving.joining import join
 from hermes_rl.environment.serving.kept_files import kept_files
 from hermes_rl.environment.serving.place import Place
+from hermes_rl.environment.slots import training_width
 from hermes_rl.secrets import resolved_key
 from hermes_rl.stopping import Stop, Stopped
 
@@ -29,7 +29,7 @@ def board_for(env: Environment) -> Board:
         model=", ".join(sorted({f"{one.model_name} at {one.base_url}" for one in env.server.configs})),
         total_steps=config.total_steps,
         tally=Tally(budget=Budget.of(config, env.server.configs), pass_score=config.pass_score),
-        most=groups_at_once(env),
+        most=training_width(env.config, len(env.server.configs)).fixed,
         group_size=config.group_size,
     )
 

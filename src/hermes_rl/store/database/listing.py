@@ -8,7 +8,7 @@ Always true: a page is found by where the last one ended, so its cost does not g
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl import jsontext
@@ -74,6 +74,8 @@ class Status:
     capacity: int | None
     trainer: Trainer | None
     """The one that registered last."""
+    wanted: Mapping[int, int] = field(default_factory=dict)
+    """What environments asked for and were not granted."""
 
     @property
     def total(self) -> Backlog:
@@ -158,9 +160,12 @@ def status(dialect: Dialect, silence: float) -> Steps[Status]:
         backlog[environment] = Backlog(groups - leased_groups, size - leased, leased_groups, leased)
         in_training += now_trained
     rows = yield from ask(
-        "SELECT id, running FROM environments WHERE connected = 1 AND running > 0 AND seen_at >= ?", moment - silence
+        "SELECT id, running, wanted FROM environments "
+        "WHERE connected = 1 AND (running > 0 OR wanted > 0) AND seen_at >= ?",
+        moment - silence,
     )
-    running = {environment: int(count) for environment, count in rows}
+    running = {environment: int(count) for environment, count, _ in rows if count}
+    wanted = {environment: int(count) for environment, _, count in rows if count}
     trainer = yield from latest_trainer()
     left = None
     if trainer is not None and trainer.max_staleness is not None:
@@ -173,7 +178,7 @@ def status(dialect: Dialect, silence: float) -> Steps[Status]:
             accepted=accepted(version=version, batch_size=trainer.batch_size, waiting=waiting, in_training=in_training),
             running=sum(running.values()),
         )
-    return Status(version, backlog, running, left, trainer)
+    return Status(version, backlog, running, left, trainer, wanted)
 
 
 def queued_versions() -> Steps[dict[int, int]]:

@@ -71,7 +71,7 @@ def register_environment(
         "connected, running) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, 0) ON CONFLICT (name, instance) DO UPDATE SET "
         "group_size = excluded.group_size, weight = excluded.weight, minimum = excluded.minimum, "
         "settings = excluded.settings, registered_at = excluded.registered_at, seen_at = excluded.seen_at, "
-        f"connected = 1, running = 0 RETURNING {ENVIRONMENT}",
+        f"connected = 1, running = 0, wanted = 0 RETURNING {ENVIRONMENT}",
         *(plain(name), plain(instance), group_size, weight, minimum, _json(settings), moment, moment),
     )
     return environment_of(row)
@@ -89,7 +89,7 @@ def heartbeat(dialect: Dialect, environment: int, running: int, cursor: int | No
 
 
 def disconnect(environment: int) -> Steps[None]:
-    yield from ask("UPDATE environments SET connected = 0, running = 0 WHERE id = ?", environment)
+    yield from ask("UPDATE environments SET connected = 0, running = 0, wanted = 0 WHERE id = ?", environment)
 
 
 def environments() -> Steps[list[Environment]]:

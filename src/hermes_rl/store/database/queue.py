@@ -29,6 +29,23 @@ class Share:
 EVEN = Share()
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an environment has waiting or running, and how much more it asks for, both in rollouts.
+
+    `kind` is its name: replicas of one environment do not keep each other waiting longer than themselves.
+    """
+
+    kind: str
+    weight: float
+    held: int
+    wanted: int = 0
+
+    @property
+    def demand(self) -> int:
+        return self.held + self.wanted
+
+
 def choose(
     waiting: Sequence[Waiting], batch_size: int, shares: Mapping[int, Share], live: Collection[int]
 ) -> tuple[Waiting, ...]:
@@ -97,6 +114,39 @@ def room(capacity: int, share: Share, *, batch_size: int, waiting: int, running:
     """
     owed = math.ceil(share.minimum * batch_size) - waiting - running
     return max(capacity, owed, 0)
+
+
+def fair_parts(total: int, claims: Mapping[int, Claim]) -> dict[int, float]:
+    """How much of `total` each may hold: by weight, and nobody more than it asks for; the rest is the others'."""
+    parts = dict.fromkeys(claims, 0.0)
+    unmet = {name: claim for name, claim in claims.items() if claim.demand > 0}
+    left = float(max(0, total))
+    while unmet:
+        weights = {name: claim.weight for name, claim in unmet.items()}
+        # Those without a weight share what the others leave.
+        weights = weights if any(weights.values()) else dict.fromkeys(unmet, 1.0)
+        everything = sum(weights.values())
+        met = [name for name, claim in unmet.items() if claim.demand <= left * weights[name] / everything]
+        if not met:
+            return parts | {name: left * weight / everything for name, weight in weights.items()}
+        for name in met:
+            parts[name] = float(unmet.pop(name).demand)
+        left = max(0.0, left - sum(parts[name] for name in met))
+    return parts
+
+
+def fair_room(free: int, claims: Mapping[int, Claim], asking: int, batch_size: int) -> int:
+    """How much of what is `free` one environment may take, so that the others find their parts when they ask.
+
+    What environments of another name hold beyond their parts does not count against one that has less than its part of
+    a single batch: rollouts that take hours would otherwise keep those that take seconds waiting until they end.
+    """
+    total = free + sum(claim.held for claim in claims.values())
+    own, parts = claims[asking], fair_parts(total, claims)
+    within = min(free, math.ceil(parts[asking] - 1e-9) - own.held)
+    beyond = sum(max(0.0, one.held - parts[name]) for name, one in claims.items() if one.kind != own.kind)
+    due = math.ceil(fair_parts(batch_size, claims)[asking] - 1e-9) - own.held
+    return max(0, within, min(due, max(0, free) + math.floor(beyond + 1e-9)))
 
 
 class _Batch:

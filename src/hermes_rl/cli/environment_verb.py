@@ -31,7 +31,7 @@ class LateVerb(click.Command):
 
 
 class EnvironmentVerb(LateVerb):
-    """`command` makes the click command once the environment is known."""
+    """`command` makes the click command once the environment is known; what it was named by is its context's `obj`."""
 
     def __init__(
         self, name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command], **settings: Any
@@ -44,5 +44,6 @@ class EnvironmentVerb(LateVerb):
             raise click.UsageError("name an environment first, or a file; `hermes-rl env list` shows them", ctx)
         reference, *rest = ctx.args
         command = self._command(named_environment(reference))
-        code: int = command.main(rest, prog_name=f"{ctx.command_path} {reference}", standalone_mode=False) or 0
+        name = f"{ctx.command_path} {reference}"
+        code: int = command.main(rest, prog_name=name, standalone_mode=False, obj=reference) or 0
         return code

@@ -30,6 +30,7 @@ VERBS = (
     "init",
     "mcp",
     "replay",
+    "replicas",
     "report",
     "rescore",
     "run",
@@ -74,12 +75,13 @@ def _verb(name: str) -> click.Command:
 
 def _mode(name: str) -> click.Command:
     from hermes_rl.cli.environment_verb import EnvironmentVerb
+    from hermes_rl.cli.serve import serve_command
     from hermes_rl.environment.command import MODES as SAID
     from hermes_rl.environment.command import mode_command
 
     return EnvironmentVerb(
         name,
-        partial(mode_command, mode=name),
+        serve_command if name == "serve" else partial(mode_command, mode=name),
         help=f"{SAID[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. "
         f"All its options: hermes-rl {name} ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",

@@ -1,5 +1,7 @@
 """`hermes-rl train ENV`: a whole training run, started and followed."""
 
+from typing import Any
+
 import click
 
 from hermes_rl.cli.run.group import started
@@ -18,6 +20,7 @@ def train(
     dry_run: bool,
     trace: str | None,
     as_json: bool,
+    **machines: Any,
 ) -> int:
     """Train a model on ENV, and show how it goes: the trajectory API, the trainer and the environment in one command.
 
@@ -27,5 +30,5 @@ def train(
     \b
         hermes-rl train gsm8k --preset laptop --set base_model=FOLDER
     """  # noqa: D301 (\b is click's mark for a paragraph left as it is)
-    run_file = made_run(environment, preset, changes, added, evaluated, trace)
+    run_file = made_run(environment, preset, changes, added, evaluated, trace, machines)
     return started(run_file, dry_run=dry_run, follows=True, as_json=as_json)

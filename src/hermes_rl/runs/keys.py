@@ -26,6 +26,7 @@ KEY_NAMES = {
     "TAVILY_API_KEY": "web search with the provider tavily",
     "EXA_API_KEY": "web search with the provider exa",
     "BRAVE_API_KEY": "web search with the provider brave",
+    "HERMES_RL_RUN_TOKEN": "what the parts of a run on many machines show each other; any long random text",
 }
 _LONG = 16
 _SHOWN = 4

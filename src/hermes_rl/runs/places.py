@@ -11,12 +11,17 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.home import hermes_home, rl_home
 
 
+def names_a_folder(text: str, longest: int) -> bool:
+    """Whether it can be a folder's name beside others: nothing hidden, nothing that leads elsewhere."""
+    return len(text) <= longest and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlaces:
     run_id: str
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.run_id):
+        if not names_a_folder(self.run_id, 64):
             raise ConfigError(f"{self.run_id!r} is no id of a run; `hermes-rl run list` shows those there are")
 
     @property

@@ -5,7 +5,7 @@ Always true: it holds no secret and no address of a process, so the same file st
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -45,6 +45,18 @@ class EngineEntry(BaseModel):
     samples: int = Field(8, ge=0, description="Sequences sampled at once; 0 for as many as there are.")
 
 
+class ReplicasEntry(BaseModel):
+    """From how many places each environment that is trained on is served, and where: docs/many-machines.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int = Field(ge=1, description="Places at once; `hermes-rl replicas resize RUN N` changes it while it runs.")
+    shards: int | None = Field(None, ge=1, description="Parts of the items; as many as places when left out.")
+    on: Literal["here", "ray"] = Field("here", description="This machine, or a Ray cluster.")
+    ray_address: str | None = Field(None, description="The cluster; the one that runs on this machine when left out.")
+    cpus: float = Field(1.0, ge=0, description="What each takes of its node.")
+
+
 class RunFile(BaseModel):
     """`tinker` is the trainer's section; with no `engine` it goes to the `base_url` in it, else to hosted Tinker."""
 
@@ -61,10 +73,17 @@ class RunFile(BaseModel):
     """Names of the keys that its parts are given as variables, where they are set."""
     trace: str | None = None
     """The collector that its parts send their traces to."""
+    replicas: ReplicasEntry | None = None
+    reach: str | None = None
+    """This machine's address as others reach it: there the API and inference listen then, for who has the run's key."""
 
     def part_of(self, environment: EnvironmentEntry) -> str:
         """The name of an environment's part: env, or env-NAME where there are several."""
         return "env" if len(self.environments) == 1 else f"env-{environment.name}"
+
+    def fleet_of(self, environment: EnvironmentEntry) -> str:
+        """What `hermes-rl replicas` calls the replicas of an environment: the run's id, where there is but one."""
+        return self.run_id if len(self.environments) == 1 else f"{self.run_id}-{environment.name}"
 
     def as_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -8,7 +8,7 @@ import yaml
 from hermes_rl.environment.config import ENDLESS
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, ReplicasEntry, RunFile
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role, filled, read_plan
 from hermes_rl.runs.supervision.plan import PROGRAM, plan_of
 
@@ -121,3 +121,46 @@ def test_a_run_that_is_not_traced_tells_nobody() -> None:
     plan = plan_of(run_file())
     assert (plan.trace, plan.traceparent) == (None, None)
     assert not any("--trace" in one.command for one in plan.parts)
+
+
+def test_replicas_of_an_environment_are_called_by_the_runs_id_and_are_given_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "geheim")
+    replicas = ReplicasEntry(count=4, shards=8, on="ray", ray_address="10.0.0.1:6379")
+    command = part(plan_of(run_file().model_copy(update={"replicas": replicas})), "env").command
+    assert following(command, "--replicas") == "4"
+    assert following(command, "--shards") == "8"
+    assert following(command, "--on") == "ray"
+    assert following(command, "--name") == "r1"
+    assert following(command, "--replica-key") == "TINKER_API_KEY"
+    assert "geheim" not in command
+
+
+def test_an_environment_that_only_evaluates_has_no_replicas() -> None:
+    entries = [
+        EnvironmentEntry(name="words", reference="words.py"),
+        EnvironmentEntry(name="sums", reference="sums.py", evaluation_only=True),
+    ]
+    plan = plan_of(run_file(*entries).model_copy(update={"replicas": ReplicasEntry(count=2)}))
+    assert following(part(plan, "env-words").command, "--name") == "r1-words"
+    assert "--replicas" not in part(plan, "env-sums").command
+
+
+def test_what_others_reach_listens_there_and_wants_the_runs_key() -> None:
+    plan = plan_of(run_file().model_copy(update={"reach": "10.0.0.7"}))
+    api, trainer, env = (part(plan, name) for name in ("api", "trainer", "env"))
+    assert (api.host, trainer.host, part(plan, "engine").host) == ("10.0.0.7", "10.0.0.7", "127.0.0.1")
+    assert following(api.command, "--host") == "10.0.0.7"
+    assert following(api.command, "--token") == "env:HERMES_RL_RUN_TOKEN"
+    assert env.asks_with == "HERMES_RL_RUN_TOKEN"
+    told = yaml.safe_load(Path(following(trainer.command, "--config")).read_text())["tinker"]
+    assert (told["host"], told["inference_token"]) == ("10.0.0.7", "env:HERMES_RL_RUN_TOKEN")
+    told = yaml.safe_load(Path(following(env.command, "--config")).read_text())
+    assert told["env"]["rollout_server_token"] == told["openai"]["api_key"] == "env:HERMES_RL_RUN_TOKEN"
+
+
+def test_a_run_that_nobody_else_reaches_has_no_key_of_its_own() -> None:
+    plan = plan_of(run_file())
+    assert all(one.host == "127.0.0.1" and one.asks_with is None for one in plan.parts)
+    assert "--token" not in part(plan, "api").command

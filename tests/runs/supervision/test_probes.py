@@ -26,11 +26,11 @@ def row(name: str, *, instance: str = "", connected: bool = True, seen_at: float
 def test_an_environment_is_ready_when_the_api_has_heard_of_this_one_in_this_life(
     known: list[dict[str, object]], evaluation_only: bool, connected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "_got", lambda _url: jsontext.dumps(known))
+    monkeypatch.setattr(probes, "_got", lambda _url, _key: jsontext.dumps(known))
     plan = PartPlan("env-words", Role.ENVIRONMENT, (), evaluation_only=evaluation_only, registers_as="words")
     assert probes.is_connected(plan, "http://api", BEGAN) is connected
 
 
 def test_nobody_is_ready_while_the_api_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "_got", lambda _url: None)
+    monkeypatch.setattr(probes, "_got", lambda _url, _key: None)
     assert not probes.is_connected(PartPlan("env", Role.ENVIRONMENT, ()), "http://api", BEGAN)

@@ -105,9 +105,10 @@ def start_command(
     trace: str | None,
     follows: bool,
     as_json: bool,
+    **machines: Any,
 ) -> int:
     """Start a run on ENV: a bundled name, one of `env list`, FILE.py or FILE.py:CLASS."""
-    run_file = made_run(environment, preset, changes, added, evaluated, trace)
+    run_file = made_run(environment, preset, changes, added, evaluated, trace, machines)
     return started(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
 
 

@@ -55,7 +55,15 @@ def steps_of(figures: dict[str, Any]) -> str:
 
 
 def part_states(told: dict[str, Any]) -> dict[str, str]:
-    return {name: str(part["status"]) for name, part in told["processes"].items()}
+    return {name: str(part["status"]) + _from_replicas(part) for name, part in told["processes"].items()}
+
+
+def _from_replicas(part: dict[str, Any]) -> str:
+    told = part.get("replicas")
+    if told is None:
+        return ""
+    opened = sum(one["state"] == "open" for one in told["replicas"].values())
+    return f", {opened} of {told['wanted']} replicas"
 
 
 def problems(told: dict[str, Any]) -> list[str]:

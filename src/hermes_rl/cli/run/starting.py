@@ -1,7 +1,9 @@
 """A run made of options: what `run start` and `train` have in common."""
 
-from collections.abc import Callable
-from typing import Any
+import importlib.util
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
 
 import click
 
@@ -10,15 +12,33 @@ from hermes_rl.environment.command import TRACE
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration import edited, new_draft, with_environment
 from hermes_rl.runs.discovery import find_environment
+from hermes_rl.runs.keys import find_key
 from hermes_rl.runs.rl_tools.starting import startable
-from hermes_rl.runs.run_file import RunFile
+from hermes_rl.runs.run_file import ReplicasEntry, RunFile
+from hermes_rl.runs.supervision.plan import RUN_KEY
 from hermes_rl.tracing import Tracing
+
+ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
+RAY_REPLICAS = 2
 
 
 def starting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument ENV and the options that say what is to be run."""
     for decorate in (
         click.option("--trace", metavar="URL", help=TRACE),
+        click.option(
+            "--reach",
+            metavar="ADDRESS",
+            help="This machine's address as the nodes reach it; the key HERMES_RL_RUN_TOKEN guards what listens there.",
+        ),
+        click.option("--ray-address", help="With --on ray: the cluster.  [default: the one that runs here]"),
+        click.option("--shards", type=click.IntRange(1), help="Parts of the items.  [default: as many as replicas]"),
+        click.option(
+            "--replicas",
+            type=click.IntRange(1, 4096),
+            help="Serve each environment from so many places.  [default: 1, or 2 with --on ray]",
+        ),
+        click.option("--on", type=click.Choice(["here", "ray"]), default="here", help="Where replicas run."),
         click.option("--dry-run", is_flag=True, help="Check everything and show the run; start nothing."),
         click.option(
             "--eval", "evaluated", multiple=True, metavar="ENV", help="Evaluate on this one too, without training."
@@ -43,6 +63,7 @@ def made_run(
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
     trace: str | None = None,
+    machines: Mapping[str, Any] = ONE_MACHINE,
 ) -> RunFile:
     """The run, checked as far as it can be before anything is started."""
     draft = new_draft(find_environment(environment), preset)
@@ -55,7 +76,35 @@ def made_run(
         field, value = split_change(text)
         draft = edited(draft, field, value)
     Tracing.of(trace)
-    return startable(draft).model_copy(update={"trace": trace})
+    return on_machines(startable(draft).model_copy(update={"trace": trace}), **machines)
+
+
+def on_machines(
+    run_file: RunFile,
+    *,
+    on: Literal["here", "ray"] = "here",
+    replicas: int | None = None,
+    shards: int | None = None,
+    ray_address: str | None = None,
+    reach: str | None = None,
+) -> RunFile:
+    """The run from so many places; ConfigError where what that needs is not there."""
+    count = replicas or (RAY_REPLICAS if on == "ray" else None)
+    if count is None and (shards or ray_address):
+        raise ConfigError("--shards and --ray-address are for many replicas; say how many by --replicas N")
+    if on == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError("--on ray needs the extra `ray`: pip install 'hermes-rl[ray]'")
+    changes: dict[str, Any] = {}
+    if count is not None:
+        changes["replicas"] = ReplicasEntry(count=count, shards=shards, on=on, ray_address=ray_address)
+    if reach is not None:
+        if find_key(RUN_KEY) is None:
+            raise ConfigError(
+                f"--reach opens the run's API and inference to other machines, for who has its key; "
+                f"`hermes-rl config set {RUN_KEY}` takes any long random text"
+            )
+        changes |= {"reach": reach, "keys": (*run_file.keys, RUN_KEY)}
+    return run_file.model_copy(update=changes)
 
 
 def split_weight(text: str) -> tuple[str, float]:

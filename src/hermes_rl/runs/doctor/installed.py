@@ -30,7 +30,9 @@ EXTRAS = {
     "mcp": "hermes-rl mcp, and the mcp: toolsets",
     "wandb": "metrics on Weights & Biases",
     "trackio": "metrics on trackio",
+    "otel": "traces, by --trace",
     "datasets": "items from datasets of Hugging Face",
+    "ray": "replicas on a Ray cluster, by --on ray",
     "atropos": "our environments as atroposlib's",
 }
 _LOAD_DEADLINE_S = 60.0

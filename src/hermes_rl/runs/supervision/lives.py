@@ -23,7 +23,7 @@ from hermes_rl.runs.steady import read_steadily, write_steadily
 from hermes_rl.runs.supervision.marks import MARK, ORDER, marked, note_of, unmarked_environ
 from hermes_rl.runs.supervision.part_life import PartFacts
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, filled
-from hermes_rl.runs.supervision.ports import HOST, free_port, is_taken
+from hermes_rl.runs.supervision.ports import free_port, is_taken
 from hermes_rl.runs.supervision.probes import Probes
 from hermes_rl.tracing.opening import TRACEPARENT
 
@@ -87,7 +87,7 @@ class Lives:
         self._lives[part] = life
         try:
             if plan.listens:
-                life.port = free_port(last.port if last else None)
+                life.port = free_port(last.port if last else None, plan.host)
             folder.mkdir(parents=True, exist_ok=True)
             write_steadily(folder / ORDER, self._ordered(plan, life))
             handle = subprocess.Popen(
@@ -132,11 +132,13 @@ class Lives:
             # Also what its keeper could not end, being killed itself.
             process = bool(self._sweep(part))
             life.swept = not process
-        url = f"http://{HOST}:{life.port}" if life.port else None
+        host = self._plans[part].host
+        url = f"http://{host}:{life.port}" if life.port else None
         ready = process and keeper
         if ready:
             ready = self._probes.ready(part, life.id, url=url, urls={**urls, **life.given}, began=life.began)
         ended = not keeper and not process
+        failed = ended and life.exit_code not in {None, 0}
         return PartFacts(
             keeper=keeper,
             process=process,
@@ -144,7 +146,7 @@ class Lives:
             ready=ready,
             url=url,
             exit_code=life.exit_code,
-            port_taken=ended and life.exit_code not in {None, 0} and life.port is not None and is_taken(life.port),
+            port_taken=failed and life.port is not None and is_taken(life.port, host),
             problem=life.failure or (self._last_lines(part) if ended and life.exit_code != 0 else None),
         )
 

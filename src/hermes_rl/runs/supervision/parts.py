@@ -65,6 +65,10 @@ class PartPlan:
     registers_as: str | None = None
     """The name by which the trajectory API knows it."""
     patience: Patience = field(default_factory=Patience)
+    host: str = "127.0.0.1"
+    """Where it listens, if it does."""
+    asks_with: str | None = None
+    """The key that the trajectory API wants of who asks about it."""
 
     @property
     def listens(self) -> bool:

@@ -6,14 +6,14 @@ import socket
 HOST = "127.0.0.1"
 
 
-def free_port(last: int | None = None) -> int:
+def free_port(last: int | None = None, host: str = HOST) -> int:
     """The last one if nobody took it meanwhile, else another."""
-    return last if last is not None and not is_taken(last) else _bound(0)
+    return last if last is not None and not is_taken(last, host) else _bound(0, host)
 
 
-def is_taken(port: int) -> bool:
+def is_taken(port: int, host: str = HOST) -> bool:
     try:
-        _bound(port)
+        _bound(port, host)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -21,8 +21,8 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def _bound(port: int) -> int:
+def _bound(port: int, host: str) -> int:
     with socket.socket() as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((HOST, port))
+        door.bind((host, port))
         return int(door.getsockname()[1])

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hermes_rl import jsontext
+from hermes_rl.runs.keys import find_key
 from hermes_rl.runs.supervision.parts import PartPlan, Role
 
 SECONDS = 5.0
@@ -72,7 +73,7 @@ def is_ready(plan: PartPlan, url: str | None, urls: Mapping[str, str], began: fl
 
 def is_connected(plan: PartPlan, api: str, began: float) -> bool:
     """Whether the API has heard of the environment in its present life."""
-    said = _got(f"{api}/v1/environments")
+    said = _got(f"{api}/v1/environments", plan.asks_with)
     if said is None:
         return False
     return any(
@@ -88,12 +89,15 @@ def answers(url: str) -> bool:
     return _got(url) is not None
 
 
-def _got(url: str) -> bytes | None:
+def _got(url: str, key: str | None = None) -> bytes | None:
     """What stands there; None where nobody answers, or not with success."""
+    token = None if key is None else find_key(key)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (our own servers)
     # No proxy stands between us and our own servers.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=SECONDS) as answer:
+        with opener.open(request, timeout=SECONDS) as answer:
             body: bytes = answer.read()
     except (OSError, urllib.error.URLError, ValueError):
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_rl.runs.places import RunPlaces
+from hermes_rl.runs.replicas.standing import FleetPlaces, read_standing
 from hermes_rl.runs.run_file import RunFile
 from hermes_rl.runs.states import PartStanding
 from hermes_rl.runs.watching.courtesy import SECONDS, keep_told, news, notable, read_told, wait_left
@@ -157,6 +158,7 @@ def _numbers(run: Watched, measured: Measured, answer: dict[str, Any], stall: St
 
 def _process(run: Watched, name: str, part: PartStanding, facts: PartFacts) -> dict[str, Any]:
     said = part_status(part, facts)
+    replicas = _replicas(run.run_file, name)
     return {
         "status": said,
         "pid": part.process.pid if part.process and facts.process else None,
@@ -164,7 +166,20 @@ def _process(run: Watched, name: str, part: PartStanding, facts: PartFacts) -> d
         "restarts": part.restarts,
         "log": str(run.places.log(name)),
         "problem": part.problem,
+        **({} if replicas is None else {"replicas": replicas}),
     }
+
+
+def _replicas(run_file: RunFile | None, part: str) -> dict[str, Any] | None:
+    """How the replicas of a part stand, of one that has any."""
+    if run_file is None or run_file.replicas is None:
+        return None
+    names = [run_file.fleet_of(one) for one in run_file.environments if run_file.part_of(one) == part]
+    told = read_standing(FleetPlaces(names[0])) if names else None
+    if told is None:
+        return None
+    keep = ("name", "on", "wanted", "running", "replicas", "shards", "problem")
+    return {key: told[key] for key in keep}
 
 
 def _stall(run: Watched, measured: Measured, processes: dict[str, dict[str, Any]]) -> Stall | None:

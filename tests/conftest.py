@@ -17,10 +17,16 @@ from hermes_rl.sandbox.reaper import reap
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples in every CI run, so that it tells of the change it is run for; elsewhere new ones each time.
-# A busy machine is slow to make its first example, which says nothing of what is tested.
-hypothesis.settings.register_profile(
-    "ci", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# A busy machine is slow to make its first example, which says nothing of what is tested. `brief` is for another Python,
+# where what holds is known, and only whether it runs is asked.
+for name, examples in (("ci", 100), ("brief", 20)):
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 

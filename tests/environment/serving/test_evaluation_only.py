@@ -50,7 +50,8 @@ async def test_no_batch_waits_for_it(tmp_path: Path, store: Store, api: str) -> 
         serving(api, model.base_url, tmp_path, **only),
         serving(api, model.base_url, tmp_path) as other,
     ):
-        await until(lambda: len(evaluated(tmp_path)) == 1 and other.board.delivery.posted >= 2)
+        await until(lambda: len(evaluated(tmp_path)) == 1 and other.board.delivery is not None)
+        await until(lambda: other.board.delivery.posted >= 2)
         [evaluating, training] = sorted(await store.environments(), key=lambda one: one.instance, reverse=True)
         batch = await store.lease("trainer", seconds=60)
     assert (evaluating.instance, evaluating.minimum) == ("evaluation", 0.0)

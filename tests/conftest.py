@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 from hermes_rl.sandbox import cgroups
 from hermes_rl.sandbox.reaper import reap
+from tests.support.long_suites import check_long_tests
 
 # Environments that ask a hub for their dataset first: its library would try for 20 seconds where there is none.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,14 +29,16 @@ for name, examples in (("ci", 100), ("brief", 20)):
         deadline=None,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
-if os.environ.get("CI"):
-    hypothesis.settings.load_profile("ci")
+# Hypothesis' own limit is 200 ms for each example, which a busy machine exceeds.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 PARTS = {
     "parts",
     "docker_daemon",
     "podman_service",
     "ssh_server",
+    "runsc",
     "apptainer",
     "cloud",
     "daytona_cloud",
@@ -46,10 +50,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if PARTS & set(getattr(item, "fixturenames", ())):
             item.add_marker("parts")
+    check_long_tests(items, config.rootpath)
     if not any(place.version == 2 for place in cgroups.available().places.values()):
         elsewhere = [item for item in items if item.get_closest_marker("cgroup2")]
         items[:] = [item for item in items if item not in elsewhere]
         config.hook.pytest_deselected(items=elsewhere)
+
+
+BEGUN = pytest.StashKey[os.times_result]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[BEGUN] = os.times()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Cores are what CI is short of, so reports say how much of them a test and the processes it waited for took."""
+    result = yield
+    taken = sum(os.times()[:4]) - sum(item.stash[BEGUN][:4])
+    item.user_properties.append(("cpu", f"{taken:.2f}"))
+    return result
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make Hypothesis' table of characters before the first example, if there will be one.
+
+    It takes seconds where there is no `.hypothesis` yet, and the example that first draws a text would be reported as
+    slow to generate.
+    """
+    if not session.config.option.collectonly and any(
+        getattr(getattr(item, "obj", None), "is_hypothesis_test", False) for item in session.items
+    ):
+        strategies.text().validate()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,7 @@ async def test_the_task_goes_on_after_a_timeout() -> None:
 async def test_it_is_used_again_with_its_timer_still_running() -> None:
     deadline = Deadline()
     for _ in range(5):
-        assert await guarded(deadline, 0.15, 0.05) == "done"
+        assert await guarded(deadline, 1.0, 0.3) == "done"
     with pytest.raises(TimeoutError):
         await guarded(deadline, 0.05, 5)
     deadline.close()

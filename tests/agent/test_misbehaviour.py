@@ -94,10 +94,10 @@ MISBEHAVIOURS = (
     ),
     Misbehaviour(
         "runs its commands past the deadline",
-        (Calls([run_command("sleep 0.4; date +%N")]),),
+        (Calls([run_command("sleep 1; date +%N")]),),
         StopReason.DEADLINE,
         lambda result: 2 <= result.turns_used <= 4,
-        AgentLimits(deadline=0.9),
+        AgentLimits(deadline=2.5),
     ),
     Misbehaviour(
         "talks past the deadline",

@@ -1,6 +1,8 @@
 import asyncio
 import io
 import socket
+import time
+from contextlib import closing
 
 import pytest
 
@@ -72,14 +74,15 @@ async def test_bodies_share_one_memory(store: Store) -> None:
     settings = ApiSettings(max_body=len(data), max_bodies=len(data), body_seconds=0.5)
     async with calling(store, settings) as api:
         environment = await api.register()
-        with socket.create_connection(("127.0.0.1", api.port)) as idle:
-            path = f"/v1/environments/{environment}/groups"
-            idle.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode())
-            await asyncio.sleep(0.1)
-            posted = asyncio.create_task(api.post(environment, data))
-            await asyncio.sleep(0.1)
-            held = not posted.done()
-            assert held and (await posted)[0] == 201
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        head = f"POST /v1/environments/{environment}/groups HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        writer.write(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        with closing(writer):
+            # Answered when the body is about to be read: it has the memory.
+            assert b" 100 " in await reader.readline()
+            assert (await api.post(environment, data))[0] == 201
+            assert time.monotonic() - began >= settings.body_seconds - 0.01
 
 
 async def test_one_who_hangs_up_in_the_middle_of_a_body_harms_nobody(api: Caller) -> None:

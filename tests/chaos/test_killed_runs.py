@@ -12,7 +12,12 @@ DELAY = 0.1
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "variant"),
-    [("process", "stream"), ("process", "program"), ("process", "by_difficulty"), ("evaluate", "stream")],
+    [
+        ("process", "stream"),
+        pytest.param("process", "program", marks=pytest.mark.long),
+        pytest.param("process", "by_difficulty", marks=pytest.mark.long),
+        pytest.param("evaluate", "stream", marks=pytest.mark.long),
+    ],
 )
 async def test_a_killed_run_is_resumed_to_what_it_would_have_been(mode: str, variant: str) -> None:
     async with scripted(mode, variant, DELAY, Random()) as killer:

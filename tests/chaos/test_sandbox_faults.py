@@ -1,4 +1,4 @@
-"""A thousand rollouts through the pool while sandboxes fail in every way: nothing scored wrongly, nothing left behind.
+"""Hundreds of rollouts through the pool while sandboxes fail in every way: nothing scored wrongly, nothing left behind.
 
 Each kind of fault hits 5% of the starts, by a seeded draw. The policy is scripted and always right, so any score but 1
 would be a fault that was scored.
@@ -25,9 +25,10 @@ from hermes_rl.sandbox.protocol import Command, ExecResult
 from tests.environment.test_rollouts import writes_the_number
 from tests.sandbox.living import living, nap
 from tests.support.environments import FileEnv, opened
+from tests.support.long_suites import in_the_gate
 from tests.support.scripted_model import ScriptedModel
 
-ROLLOUTS, GROUP = 1000, 10
+GROUP = 10
 SHARE = 0.05
 KINDS = ("start_fails", "start_hangs", "dies", "stops", "close_raises")
 
@@ -112,8 +113,9 @@ class LeavesProcesses(FileEnv):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_no_fault_of_a_thousand_rollouts_is_scored_and_none_is_leaked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("rollouts", in_the_gate([200, 1000], 1))
+async def test_no_fault_is_scored_and_none_is_leaked(
+    rollouts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = FaultyBackend(Ledger(tmp_path / "ledger"))
 
@@ -125,7 +127,7 @@ async def test_no_fault_of_a_thousand_rollouts_is_scored_and_none_is_leaked(
     monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_EVERY", 2.0)
     monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_TIME", 4.0)
     config: dict[str, Any] = {
-        "total_steps": ROLLOUTS // GROUP,
+        "total_steps": rollouts // GROUP,
         "group_size": GROUP,
         "max_num_workers": 24,
         "max_live_sandboxes": 64,
@@ -139,13 +141,13 @@ async def test_no_fault_of_a_thousand_rollouts_is_scored_and_none_is_leaked(
     injected = backend.injected
     with capsys.disabled():
         print(
-            f"\n{ROLLOUTS} rollouts; injected {dict(injected)}; starts tried again {dict(pool.start_failures)}; "
+            f"\n{rollouts} rollouts; injected {dict(injected)}; starts tried again {dict(pool.start_failures)}; "
             f"closes that raised {pool.close_failures}; scored {len(tally.scores)}; "
             f"rollouts tried again {dict(tally.retried)}; failures {dict(tally.failures)}"
         )
-    assert len(tally.scores) + sum(tally.failures.values()) == ROLLOUTS
+    assert len(tally.scores) + sum(tally.failures.values()) == rollouts
     assert set(tally.scores) == {1.0}
-    assert min(injected[kind] for kind in KINDS) > ROLLOUTS * SHARE / 2
+    assert min(injected[kind] for kind in KINDS) > rollouts * SHARE / 2
     assert pool.start_failures == {"start": injected["start_fails"], "start_timeout": injected["start_hangs"]}
     assert pool.close_failures == injected["close_raises"]
     seen = tally.failures + tally.retried

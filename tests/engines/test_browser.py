@@ -267,8 +267,10 @@ async def test_a_long_snapshot_comes_in_parts_that_together_are_all_of_it(visito
 
 async def test_console_messages_and_script_errors_are_kept(visitor: Visitor) -> None:
     await visitor.visit("/script")
-    await asyncio.sleep(0.2)
-    messages = (await visitor("console"))["messages"]
+    # Chromium reports them after the page is there.
+    async with asyncio.timeout(30):
+        while len(messages := (await visitor("console"))["messages"]) < 3:
+            await asyncio.sleep(0.05)
     assert {"type": "log", "text": "page ready"} in messages
     assert {"type": "warning", "text": "careful"} in messages
     assert any(one["type"] == "exception" and "broken on purpose" in one["text"] for one in messages)
@@ -436,8 +438,8 @@ async def test_a_page_that_crashes_is_no_fault_of_the_model(host: ToolHost, site
     tab: Tab = visitor.session._resources["browser"]
     assert tab._page is not None
     devtools = await tab._context.new_cdp_session(tab._page)
-    crashing = asyncio.ensure_future(devtools.send("Page.crash"))
-    await asyncio.sleep(0.5)
+    async with tab._page.expect_event("crash"):
+        crashing = asyncio.ensure_future(devtools.send("Page.crash"))
     with pytest.raises(ToolHostError) as caught:
         await visitor("snapshot")
     assert caught.value.cause == "page_crashed"

@@ -38,7 +38,7 @@ from tests.support.gateway_plays import (
 )
 from tests.support.llama_cpp_tokens import rescored, token_engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 each_way = pytest.mark.parametrize("way", WAYS, ids=WAY_NAMES)
 
 SERVER = Path(__file__).with_name("llama_cpp_server.py")

@@ -26,7 +26,7 @@ from tests.support.gateway_plays import (
     play_all,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 each_way = pytest.mark.parametrize("way", WAYS, ids=WAY_NAMES)
 
 

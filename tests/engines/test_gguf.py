@@ -17,7 +17,7 @@ from hermes_rl.training.weights.model_folder import ModelFolder
 from scripts.hf_model import vllm_python
 from tests.support.adapters import random_adapter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAKING, LLAMA_CPP = (Path(__file__).with_name(name) for name in ("random_models.py", "llama_cpp_model.py"))
 each_model = pytest.mark.parametrize("name", ["llama", "llama3", "qwen2", "qwen3"])

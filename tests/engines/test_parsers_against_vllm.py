@@ -12,7 +12,7 @@ from tests.parsers.cases import CASES, FORMATS, TOOLS, Case
 from tests.parsers.differences import DIFFERENCES
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ import pytest
 
 from tests.engines.conftest import READY_DEADLINE_S, first_line
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SECTION = "## Try it in five minutes"
 

@@ -7,7 +7,7 @@ import pytest
 from hermes_rl.trajectory import StopReason
 from tests.support.ready_made import WORD, Script, assert_every_token_is_accounted_for, call, ready_made, rollout_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMAND = f"echo {WORD} > out.txt"

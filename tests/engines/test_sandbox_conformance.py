@@ -1,6 +1,7 @@
 """The conformance suite on every backend that needs a real part; the SDKs of clouds meet contract servers.
 
-gVisor and Apptainer come from packages that cannot be had every day: then a line says so, counted like a result.
+gVisor and Apptainer come from packages that are not available every day: without them their tests are skipped, which
+scripts/check counts.
 """
 
 import sys
@@ -14,16 +15,18 @@ import pytest
 from hermes_rl.sandbox import Backend, make_backend
 from hermes_rl.sandbox.conformance import Outcome, check_backend
 from tests.sandbox.conftest import (  # noqa: F401 - fixtures
+    apptainer,
     daytona_cloud,
     docker_daemon,
     modal_cloud,
     parts,
     podman_service,
+    runsc,
     ssh_server,
 )
 from tests.support.sandbox_parts import IMAGE, DockerDaemon, Parts, PodmanService, SshServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Starting a process is twenty times dearer under gVisor.
 GVISOR_PATIENCE = 4.0
@@ -76,16 +79,11 @@ async def test_docker_keeps_its_promises(conformance: Conformance, docker_daemon
     await conformance.run(make_backend("docker", settings), "docker", image=IMAGE)
 
 
+@pytest.mark.usefixtures("runsc")
 async def test_docker_with_gvisor_keeps_its_promises(
     conformance: Conformance,
     docker_daemon: DockerDaemon,  # noqa: F811
-    parts: Parts,  # noqa: F811
 ) -> None:
-    if parts.runsc is None:
-        conformance.tell(
-            "PART NOT TO BE HAD: runsc, so docker with gVisor was not checked; scripts/sandbox_parts says why"
-        )
-        return
     settings = {"url": docker_daemon.url, "image": IMAGE, "runtime": "runsc"}
     backend = make_backend("docker", settings)
     await conformance.run(backend, "docker with gVisor", image=IMAGE, patience=GVISOR_PATIENCE)
@@ -108,13 +106,12 @@ async def test_ssh_keeps_its_promises(conformance: Conformance, ssh_server: SshS
     await conformance.run(make_backend("ssh", settings), "ssh")
 
 
-async def test_singularity_keeps_its_promises(conformance: Conformance, parts: Parts) -> None:  # noqa: F811
-    if parts.apptainer is None:
-        conformance.tell(
-            "PART NOT TO BE HAD: apptainer, so singularity was not checked; scripts/sandbox_parts says why"
-        )
-        return
-    settings = {"image": str(parts.root), "binary": str(parts.apptainer)}
+async def test_singularity_keeps_its_promises(
+    conformance: Conformance,
+    parts: Parts,  # noqa: F811
+    apptainer: Path,  # noqa: F811
+) -> None:
+    settings = {"image": str(parts.root), "binary": str(apptainer)}
     await conformance.run(make_backend("singularity", settings), "singularity", image=str(parts.root))
 
 

@@ -21,7 +21,7 @@ from hermes_rl.trajectory import Sequence as TokenSequence
 from tests.support.chat_models import VOCABULARY, chat_model
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 MODEL = chat_model("qwen3")
 TOOLS = [

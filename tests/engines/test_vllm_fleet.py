@@ -16,7 +16,7 @@ from scripts.hf_model import model_folder
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.adapters import random_adapter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TIMES = FleetTimes(patience=200.0, longest_pause=1.0)
 PROMPT = (1, 40, 50, 60)
@@ -80,7 +80,6 @@ async def test_a_folder_that_is_no_adapter_is_refused_in_words(fleet: VllmFleet,
         await fleet.load(1, tmp_path)
 
 
-@pytest.mark.recorded
 async def test_a_server_that_was_killed_comes_back_with_the_newest_weights(
     lora_vllm: TokenEndpoint, adapters: list[Path], tmp_path: Path
 ) -> None:

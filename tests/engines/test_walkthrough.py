@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hermes_rl.store import read_groups
 from tests.engines.conftest import Endpoint
+
+pytestmark = pytest.mark.long
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
 PROGRAM = f"{sys.executable} -m hermes_rl"

@@ -6,7 +6,7 @@ The bounds hold on a machine that is busy with other things; figures are benchma
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,12 @@ class Engine(ScriptedModel):
         asked = body["messages"][0]["content"]
         self.users[asked] = self.users.get(asked, 0) + 1
         return await super()._send(request, body, reply)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 async def answers_a_second(*models: Engine) -> float:
@@ -166,11 +172,12 @@ async def test_an_engine_that_leaves_and_comes_back_costs_no_rollout(tmp_path: P
         talking((slow, refusing), tmp_path, concurrency="auto", total_steps=60) as env,
     ):
         making = asyncio.create_task(generate_groups(env, tmp_path / "groups.jsonl"))
-        await asyncio.sleep(1.0)
-        port, answered = refusing.base_url, refusing.answered
+        await until(lambda: refusing.answered >= 20)
+        port = refusing.base_url
         refusing.script = always(Status(503))
-        await asyncio.sleep(1.5)
-        refusing.script = always(Text("yes"))
+        away = refusing.answered
+        await until(lambda: refusing.answered >= away + 3)
+        refusing.script, answered = always(Text("yes")), refusing.answered
         tally = await making
     assert refusing.base_url == port
     assert (tally.failures, tally.mean) == ({}, 1.0)

@@ -7,7 +7,8 @@ import pytest
 from pydantic import Field
 
 from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
-from hermes_rl.environment.settings import parse_flag, resolve
+from hermes_rl.environment.settings import resolve
+from hermes_rl.terminal.sections import parse_flag
 from tests.support.environments import FileEnv
 
 

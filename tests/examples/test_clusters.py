@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes_rl.environment.command import section_values
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.environment.settings import resolve
+from hermes_rl.terminal.sections import section_values
 from hermes_rl.version import __version__
 from tests.docs.test_commands import fault
 from tests.examples.kuberay_fields import faults

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import re
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from hermes_rl.errors import ConfigError, EndpointError
 from hermes_rl.inference import APIServerConfig, RetryPolicy, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.trajectory import Usage
+from tests.support.ports import free_port
 from tests.support.scripted_model import (
     Calls,
     EmptyChoices,
@@ -88,13 +88,6 @@ async def error_of(script: Script, **fields: Any) -> EndpointError:
         with pytest.raises(EndpointError) as caught:
             await server.chat_completion(ASK)
     return caught.value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.parsers.fuzz import CPU_GOAL_MS, RATIO_GOAL, Findings, climb, fuzz
+from tests.support.long_suites import in_the_gate
 
 # Measured times are for the benchmark; a shared machine in CI only has to see that nothing explodes.
 SLACK = 4
@@ -16,11 +17,12 @@ def test_fuzzed_inputs_raise_nothing_and_cost_little() -> None:
     assert found.worst_ms < CPU_GOAL_MS * SLACK, found.worst_input
 
 
-# A few shapes of each format: a minute alone, and several on a busy machine.
+# A few shapes of each format: one in 127 takes a minute alone, and several on a busy machine.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_time_grows_with_the_text_and_no_faster() -> None:
+@pytest.mark.parametrize("every", in_the_gate([509, 127], 1))
+def test_time_grows_with_the_text_and_no_faster(every: int) -> None:
     found = Findings()
-    climb(found, every=127)
+    climb(found, every=every)
     assert not found.faults
     assert found.worst_ratio < RATIO_GOAL * SLACK, found.worst_shape

@@ -66,12 +66,12 @@ DEADLY = {("podman", ROOT, "killer of the kernel")}
 WORTHLESS = {("runsc", "namespace of its own"): "of gVisor's kernel, not of the host's"}
 SETUPS = [
     _param(BUBBLEWRAP),
-    _param(SetUp("bubblewrap", owner=ORDINARY)),
-    _param(SetUp("docker", server="docker_daemon")),
-    _param(SetUp("docker", ROOT, server="docker_daemon")),
-    _param(SetUp("podman", server="podman_service"), pytest.mark.recorded),
-    _param(SetUp("podman", ROOT, server="podman_service"), pytest.mark.recorded),
-    _param(SetUp("docker", server="docker_daemon", runtime="runsc"), pytest.mark.recorded),
-    _param(SetUp("singularity"), pytest.mark.recorded),
-    _param(SetUp("singularity", owner=ORDINARY), pytest.mark.recorded),
+    _param(SetUp("bubblewrap", owner=ORDINARY), pytest.mark.long),
+    _param(SetUp("docker", server="docker_daemon"), pytest.mark.long),
+    _param(SetUp("docker", ROOT, server="docker_daemon"), pytest.mark.long),
+    _param(SetUp("podman", server="podman_service"), pytest.mark.long),
+    _param(SetUp("podman", ROOT, server="podman_service"), pytest.mark.long),
+    _param(SetUp("docker", server="docker_daemon", runtime="runsc"), pytest.mark.long),
+    _param(SetUp("singularity"), pytest.mark.long),
+    _param(SetUp("singularity", owner=ORDINARY), pytest.mark.long),
 ]

@@ -20,6 +20,7 @@ on_bubblewrap = pytest.mark.parametrize("arena", [pytest.param(BUBBLEWRAP, id=BU
 IMPORTED = ("exit at import", "equal to everything")
 
 
+@pytest.mark.long
 @each_attack
 def test_it_succeeds_where_nothing_is_defended(
     attack: Attack, world: World, record_property: Callable[[str, object], None]
@@ -29,6 +30,7 @@ def test_it_succeeds_where_nothing_is_defended(
     record_property("undefended", json.dumps({"attack": attack.name, "where": attack.undefended.__doc__}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("set_up", sorted({attack.undefended.__name__ for attack in ATTACKS}))
 def test_without_an_attack_the_undefended_are_well(set_up: str, world: World) -> None:
     attack = next(attack for attack in ATTACKS if attack.undefended.__name__ == set_up)

@@ -122,7 +122,7 @@ async def test_at_its_deadline_it_is_killed_and_the_next_call_works() -> None:
     with pytest.raises(VerifierError, match=r"spin took over 0\.5 s and was killed") as failure:
         await spin()
     assert failure.value.cause == "timeout"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert await add(1) == 1
 
 

@@ -29,32 +29,30 @@ async def test_a_thousand_sync_waits_take_the_time_of_one() -> None:
     began = time.monotonic()
     results = await asyncio.gather(*(bridged(reward(index)) for index in range(1000)))
     assert results == list(range(1000))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 async def test_the_loop_goes_on_during_a_sync_wait() -> None:
-    ticks = 0
+    ticked = asyncio.Event()
 
     async def clock() -> None:
-        nonlocal ticks
-        while True:
+        for _ in range(10):
             await asyncio.sleep(0.01)
-            ticks += 1
+        ticked.set()
 
-    async def reward() -> None:
-        blocking(0.3)
+    async def reward() -> bool:
+        return bool(wait(asyncio.wait_for(ticked.wait(), 30)))
 
     ticking = asyncio.create_task(clock())
-    await bridged(reward())
-    ticking.cancel()
-    assert ticks >= 10
+    assert await bridged(reward())
+    await ticking
 
 
 async def test_awaits_and_sync_waits_mix() -> None:
     async def reward() -> list[Any]:
         first = await after(0.01, "a")
         second = blocking(0.01, "b")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             third = await after(0.01, "c")
         return [first, second, third, blocking(0.0, "d")]
 
@@ -93,7 +91,7 @@ async def test_a_timeout_interrupts_a_sync_wait() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         await bridged(reward())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 9
 
 
 async def test_cancelling_the_task_ends_a_sync_wait_and_runs_its_finally() -> None:
@@ -128,7 +126,8 @@ async def test_tasks_started_below_may_wait_too() -> None:
     began = time.monotonic()
     results = await asyncio.gather(*(bridged(reward()) for _ in range(50)))
     assert all(result == [1, 2, 3, 4] for result in results)
-    assert time.monotonic() - began < 5
+    # One after the other they would take 40.
+    assert time.monotonic() - began < 20
 
 
 async def test_a_worker_thread_may_wait_without_blocking_the_loop() -> None:

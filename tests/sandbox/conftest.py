@@ -68,6 +68,13 @@ def ssh_server() -> Iterator[SshServer]:
 
 
 @pytest.fixture(scope="session")
+def runsc(parts: Parts) -> Path:
+    if parts.runsc is None:
+        pytest.skip("NO RUNSC: scripts/sandbox_parts could not get it today and says why")
+    return parts.runsc
+
+
+@pytest.fixture(scope="session")
 def apptainer(parts: Parts) -> Path:
     if parts.apptainer is None:
         pytest.skip("NO APPTAINER: scripts/sandbox_parts could not make it today and says why")

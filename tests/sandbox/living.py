@@ -1,14 +1,23 @@
 """Which processes live, seen from the host."""
 
+import asyncio
 import uuid
 from pathlib import Path
 
+from hermes_rl.sandbox import Sandbox
 from hermes_rl.sandbox.process_tree import everyone
 
 
 def nap() -> str:
     """A command that sleeps for minutes and can be told from every other one on this machine."""
     return f"sleep 600.{uuid.uuid4().int % 10**12:012d}"
+
+
+async def begun(sandbox: Sandbox) -> None:
+    """Wait for a command that begins with `touch begun`; its processes may not be seen from the host."""
+    async with asyncio.timeout(60):
+        while (await sandbox.exec("test -e begun", timeout=30)).exit_code != 0:
+            await asyncio.sleep(0.02)
 
 
 def arguments(pid: int) -> bytes:

@@ -17,6 +17,7 @@ from hermes_rl.sandbox import ROOT, SandboxSpec, make_backend
 from hermes_rl.sandbox.cloud import CloudBackend
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.reaper import reap
+from tests.sandbox.living import begun
 
 SOURCE = Path(next(iter(hermes_rl.__path__))).parent
 
@@ -156,8 +157,9 @@ async def test_the_provider_removes_what_nobody_holds_or_reaps(name: str, cloud:
         cloud.minute = 0.2
     else:
         cloud.second = 0.01
-    owner = await start_owner(name, tmp_path, lease=2)
-    await asyncio.sleep(3)
+    # Renewed four times before it ends, and seen after it would have: a busy machine renews late.
+    owner = await start_owner(name, tmp_path, lease=4)
+    await asyncio.sleep(5)
     assert len(cloud.sandboxes) == 3
     owner.kill()
     await owner.wait()
@@ -198,8 +200,8 @@ async def test_a_sandbox_that_the_provider_took_away_is_dead_and_can_be_closed(
     backend: CloudBackend, cloud: Any
 ) -> None:
     sandbox = await backend.start()
-    running = asyncio.ensure_future(sandbox.exec("sleep 60", timeout=60))
-    await asyncio.sleep(0.2)
+    running = asyncio.ensure_future(sandbox.exec("touch begun; sleep 60", timeout=60))
+    await begun(sandbox)
     (machine,) = cloud.sandboxes.values()
     await (cloud._destroy(machine) if hasattr(cloud, "_destroy") else cloud._end(machine))
     assert (await refused(running)).cause == "died"

@@ -23,7 +23,7 @@ from hermes_rl.sandbox.docker import BAKED, DockerBackend, PodmanBackend
 from hermes_rl.sandbox.engine import OWNER_LABEL, SANDBOX_LABEL
 from hermes_rl.sandbox.ledger import Ledger, abandoned
 from hermes_rl.sandbox.reaper import reap
-from tests.sandbox.living import living, nap
+from tests.sandbox.living import begun, living, nap
 from tests.support.sandbox_parts import IMAGE, ContainerServer, DockerDaemon, Parts
 
 SOURCE = Path(next(iter(hermes_rl.__path__))).parent
@@ -55,8 +55,8 @@ class Engine:
 
 @pytest.fixture(params=["docker", "podman", "runsc"])
 async def engine(request: pytest.FixtureRequest, parts: Parts, tmp_path: Path) -> AsyncIterator[Engine]:
-    if request.param == "runsc" and parts.runsc is None:
-        pytest.skip("NO GVISOR: scripts/sandbox_parts could not get runsc today and says why")
+    if request.param == "runsc":
+        request.getfixturevalue("runsc")
     podman = request.param == "podman"
     server: ContainerServer = request.getfixturevalue("podman_service" if podman else "docker_daemon")
     settings = {"url": server.url, "image": IMAGE} | ({"runtime": "runsc"} if request.param == "runsc" else {})
@@ -367,8 +367,8 @@ async def test_a_runtime_that_the_engine_has_not_got_is_a_config_error(engine: E
 
 async def test_a_container_that_is_killed_says_so(backend: DockerBackend, engine: Engine) -> None:
     async with await backend.start() as sandbox:
-        running = asyncio.ensure_future(sandbox.exec("sleep 600", timeout=60))
-        await asyncio.sleep(0.3)
+        running = asyncio.ensure_future(sandbox.exec("touch begun; sleep 600", timeout=60))
+        await begun(sandbox)
         async with aiodocker.Docker(engine.server.url) as docker:
             await docker.containers.container(sandbox.name).kill()
         with pytest.raises(SandboxError) as death:
@@ -383,8 +383,9 @@ async def test_an_engine_that_goes_in_mid_rollout_leaves_nothing(
 ) -> None:
     mine = nap()
     sandboxes = [await backend.start() for _ in range(2)]
-    running = [asyncio.ensure_future(sandbox.exec(mine, timeout=60)) for sandbox in sandboxes]
-    await asyncio.sleep(0.3)
+    running = [asyncio.ensure_future(sandbox.exec(f"touch begun; {mine}", timeout=60)) for sandbox in sandboxes]
+    for sandbox in sandboxes:
+        await begun(sandbox)
     await asyncio.to_thread(getattr(engine.server, how))
     for one in running:
         with pytest.raises(SandboxError) as death:

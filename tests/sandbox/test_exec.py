@@ -99,14 +99,15 @@ async def test_a_command_no_shell_can_hold_is_a_result_not_an_exception(sandbox:
 
 
 async def test_a_background_child_neither_delays_the_return_nor_dies(sandbox: Sandbox) -> None:
-    began = time.monotonic()
     result = await sandbox.exec("(while sleep 0.02; do echo tick; date +%N > beat; done) & echo done", timeout=10)
-    assert time.monotonic() - began < 1
+    assert not result.timed_out
     assert result.stdout.startswith(b"done\n") or result.stdout.startswith(b"tick\n")
-    await asyncio.sleep(0.3)
-    first = await sandbox.read("beat")
-    await asyncio.sleep(0.3)
-    assert await sandbox.read("beat") != first
+    beats = """
+until [ -s beat ]; do sleep 0.02; done
+first=$(cat beat)
+while [ "$(cat beat)" = "$first" ]; do sleep 0.02; done
+"""
+    assert (await sandbox.exec(beats, timeout=30)).exit_code == 0
 
 
 async def test_an_endless_writer_in_the_background_leaves_the_event_loop_free(sandbox: Sandbox) -> None:
@@ -117,7 +118,7 @@ async def test_an_endless_writer_in_the_background_leaves_the_event_loop_free(sa
 
 
 async def test_commands_run_side_by_side(sandbox: Sandbox) -> None:
-    began = time.monotonic()
-    results = await asyncio.gather(*(sandbox.exec(f"sleep 0.5; echo {n}", timeout=10) for n in range(8)))
+    all_there = "until [ $(ls -d began-* | wc -l) = 8 ]; do sleep 0.02; done"
+    commands = [f"touch began-{n}; {all_there}; echo {n}" for n in range(8)]
+    results = await asyncio.gather(*(sandbox.exec(command, timeout=30) for command in commands))
     assert [result.stdout for result in results] == [f"{n}\n".encode() for n in range(8)]
-    assert time.monotonic() - began < 3

@@ -26,7 +26,7 @@ async def test_a_timeout_kills_the_whole_tree_and_keeps_the_output(sandbox: Sand
     result = await sandbox.exec(f"echo before; {ESCAPES[escape].format(nap=mine)}", timeout=0.4)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"before\n")
     assert living(mine) == []
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 async def test_a_timeout_kills_a_child_that_threw_its_environment_away(jail: Sandbox) -> None:

@@ -17,7 +17,7 @@ import pytest
 import hermes_rl
 from hermes_rl.errors import SandboxError
 from hermes_rl.sandbox import BubblewrapBackend, LocalBackend, cgroups, make_backend
-from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.ledger import Ledger, living_backends
 from hermes_rl.sandbox.reaper import reap, reaping
 from hermes_rl.sandbox.spec import DEFAULT_LIMITS
 from tests.sandbox.living import living, nap
@@ -195,3 +195,12 @@ async def test_on_a_full_disk_no_sandbox_is_started_and_nothing_is_left(name: st
     assert "HERMES_HOME" in str(full.value)
     await backend.close()
     assert groups_in(ledger.path) == []
+
+
+def test_the_backends_of_living_owners_are_told(tmp_path: Path) -> None:
+    living = Ledger(tmp_path)
+    living.begin("one", "docker", {}, {})
+    (tmp_path / "1-dead.jsonl").write_text(entry("two"))
+    assert living_backends(tmp_path) == {"docker"}
+    living.end("one")
+    assert living_backends(tmp_path) == set()

@@ -19,7 +19,10 @@ LENGTH = 5
 
 
 class LoraServer(VLLMServer):
-    """`fault` answers requests for tokens, `load_fault` those to load; `loading` holds the latter up while clear."""
+    """`fault` answers requests for tokens, `load_fault` those to load.
+
+    While `answering` or `loading` is clear, the one or the other wait.
+    """
 
     def __init__(self, *, port: int = 0) -> None:
         super().__init__(self._reply)
@@ -29,6 +32,8 @@ class LoraServer(VLLMServer):
         """Each load and unload, in order."""
         self.fault: Callable[[Asked], TokenReply | None] = lambda _asked: None
         self.load_fault: Status | None = None
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.loading = asyncio.Event()
         self.loading.set()
 
@@ -61,6 +66,10 @@ class LoraServer(VLLMServer):
         model = asked.body["model"]
         written = BASE if model == MODEL_NAME else _number(model)
         return self.fault(asked) or Tokens((written,) * LENGTH)
+
+    async def _send(self, request: web.BaseRequest, body: dict[str, Any], reply: Any) -> web.StreamResponse:
+        await self.answering.wait()
+        return await super()._send(request, body, reply)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.method, request.path:

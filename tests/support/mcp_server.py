@@ -94,6 +94,15 @@ async def wait(seconds: float) -> str:
 
 
 @server.tool(structured_output=False)
+async def wait_for(begun: str, end: str) -> str:
+    """Make the one file, and answer when there is the other."""
+    Path(begun).touch()
+    while not Path(end).exists():
+        await asyncio.sleep(0.02)
+    return "there it is"
+
+
+@server.tool(structured_output=False)
 async def freeze() -> str:
     """Hold up the whole server, and do not leave when asked."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

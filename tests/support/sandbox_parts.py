@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.support.ports import free_port
+
 IMAGE = "debian-min:local"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sandbox_parts"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -434,15 +436,6 @@ class UnixConnection(http.client.HTTPConnection):
 def answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(path)) == 0
-
-
-def free_port(host: str) -> int:
-    """One below those that the kernel hands to clients, so that it is still free after a restart."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((host, port))
-            return port
 
 
 def free_uid() -> int:

@@ -18,17 +18,25 @@ TokenScript: TypeAlias = Callable[[Sequence[int], SamplingRequest, int], Sequenc
 
 
 class ScriptedSampler:
-    """`asked` are the calls so far, `ended` those that were answered; a script may raise."""
+    """`asked` are the calls so far, `ended` those that were answered, `given_up` those that were cancelled.
+
+    A script may raise.
+    """
 
     def __init__(self, script: TokenScript, *, seconds: float = 0.0) -> None:
         self.script = script
         self.seconds = seconds
         self.asked: list[tuple[tuple[int, ...], SamplingRequest]] = []
         self.ended = 0
+        self.given_up = 0
 
     async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
         self.asked.append((tuple(ids), request))
-        await asyncio.sleep(self.seconds)
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
         drawn = [_ended(self.script(ids, request, place), request) for place in range(request.n)]
         self.ended += 1
         return Answer(tuple(drawn))

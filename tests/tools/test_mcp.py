@@ -47,6 +47,12 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
+async def there(file: Path) -> None:
+    async with asyncio.timeout(60):
+        while not file.exists():
+            await asyncio.sleep(0.01)
+
+
 async def none_left(mark: str) -> bool:
     """Whether every process with this mark is gone soon."""
     for _ in range(100):
@@ -219,10 +225,11 @@ async def test_a_program_that_dies_in_a_call_is_the_worlds_fault_and_the_next_ca
     assert before != after
 
 
-async def test_a_shared_program_that_dies_fails_those_who_were_calling_and_nobody_later() -> None:
+async def test_a_shared_program_that_dies_fails_those_who_were_calling_and_nobody_later(tmp_path: Path) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
     async with tools_of(stdio(shared=True)) as host:
-        waiting = asyncio.create_task(fails(host, "wait", "one", seconds=30))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.create_task(fails(host, "wait_for", "one", begun=str(begun), end=str(end)))
+        await there(begun)
         assert (await fails(host, "die", "two")).cause == "died"
         assert (await waiting).cause == "died"
         outcomes = await asyncio.gather(*(host.session(name).call("count", {}) for name in ("one", "two", "three")))
@@ -237,14 +244,19 @@ async def test_an_http_server_that_dies_in_a_call_is_reached_again_when_it_is_ba
             assert (await host.session("rollout").call("add", {"first": 1})).text == "1"
 
 
-async def test_a_call_that_takes_too_long_is_the_worlds_fault_and_does_not_disturb_the_others() -> None:
-    async with tools_of(stdio(shared=True, timeout=4)) as host:
+async def test_a_call_that_takes_too_long_is_the_worlds_fault_and_does_not_disturb_the_others(tmp_path: Path) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    async with tools_of(stdio(shared=True, timeout=8)) as host:
         late = asyncio.create_task(fails(host, "wait", "late", seconds=60))
-        await asyncio.sleep(2)
-        in_time = asyncio.create_task(host.session("in time").call("wait", {"seconds": 2.5}))
+        # So that it is under way when the other is given up, and has time left.
+        await asyncio.sleep(4)
+        calling = host.session("in time").call("wait_for", {"begun": str(begun), "end": str(end)})
+        in_time = asyncio.create_task(calling)
+        await there(begun)
         assert (await late).cause == "hang"
         assert not in_time.done()
-        assert (await in_time).text == "waited 2.5"
+        end.touch()
+        assert (await in_time).text == "there it is"
         assert (await host.session("late").call("add", {"first": 1})).text == "1"
 
 

@@ -10,8 +10,7 @@ from hermes_rl.training.engine import EngineError
 from hermes_rl.training.publishing import VllmPublishing
 from hermes_rl.training.vllm_fleet import FleetTimes, VllmFleet
 from tests.support.lora_server import LoraServer
-from tests.support.scripted_model import Delayed, Status
-from tests.support.token_servers import Tokens
+from tests.support.scripted_model import Status
 from tests.training.weights.archives import FILES, ArchiveServer, packed
 
 SAMPLER = "tinker://model_1/sampler_weights/step"
@@ -62,12 +61,14 @@ async def test_a_folder_stays_while_a_completion_runs_on_it(
     publishing: VllmPublishing, server: LoraServer, tmp_path: Path
 ) -> None:
     await publishing.publish(1, ENGINE, SAMPLER)
-    slow: Any = Tokens((1,))
-    server.fault = lambda asked: Delayed(1.0, slow) if asked.body["model"].endswith("v1") else None
+    server.answering.clear()
     under_way = asyncio.create_task(publishing.policy.sample((1, 2), SamplingRequest.of({})))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(30):
+        while not server.open:
+            await asyncio.sleep(0.01)
     await publishing.publish(2, ENGINE, SAMPLER)
     during = folders(tmp_path)
+    server.answering.set()
     await under_way
     await publishing.publish(3, ENGINE, SAMPLER)
     assert (during, folders(tmp_path)) == ({"version-1", "version-2"}, {"version-3"})

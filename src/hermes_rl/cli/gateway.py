@@ -11,16 +11,15 @@ from typing import Any
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.command import section_options, section_values
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.exactness import format_settings, ready_tokenizer, require_exact_tokens
-from hermes_rl.environment.settings import merged_section
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig, ServerManager
 from hermes_rl.parsers import list_parsers
 from hermes_rl.secrets import is_literal, resolved_key
 from hermes_rl.stopping import Stop
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.sections import merged_section, section_options, section_values
 
 STOP_SECONDS = 10.0
 # What the floors below call by an environment's names.

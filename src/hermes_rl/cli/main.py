@@ -20,6 +20,7 @@ MODES = ("process", "evaluate", "serve")
 VERBS = (
     "agent",
     "api",
+    "clean",
     "compare",
     "config",
     "doctor",

@@ -9,7 +9,6 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.cli.recorded_verb import RecordedVerb
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.command import section_options, section_values
 from hermes_rl.environment.preparation import NO_MODEL
 from hermes_rl.environment.replaying import Replayed, fresh_session, recorded_result, replay_calls
 from hermes_rl.environment.rescoring import items_by_id
@@ -19,6 +18,7 @@ from hermes_rl.environment.transcript import transcript
 from hermes_rl.errors import ConfigError, WorldError
 from hermes_rl.store import read_groups
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.sections import section_options, section_values
 from hermes_rl.trajectory import Group, Rollout
 
 HELP = """Show one recorded rollout step by step, and do it again.

@@ -10,7 +10,6 @@ from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.recorded_verb import RecordedVerb
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.command import section_options, section_values
 from hermes_rl.environment.preparation import without_waiting
 from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
 from hermes_rl.environment.settings import defaults, resolve
@@ -19,6 +18,7 @@ from hermes_rl.store import RecordWriter, read_groups, record_of
 from hermes_rl.store.export import count_lines
 from hermes_rl.terminal import console
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.sections import section_options, section_values
 from hermes_rl.trajectory import Group
 
 HELP = """Score recorded rollouts again after a change of the reward, without a model.

@@ -7,7 +7,6 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.command import section_options, section_values
 from hermes_rl.environment.preparation import (
     NO_MODEL,
     Prepared,
@@ -18,6 +17,7 @@ from hermes_rl.environment.preparation import (
 )
 from hermes_rl.environment.settings import defaults, resolve
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.sections import section_options, section_values
 
 HELP = """Fetch the images of an environment and bake its files and setup, before a run needs them.
 

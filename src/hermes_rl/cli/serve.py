@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.environment.command import mode_command, section_values
+from hermes_rl.environment.command import mode_command
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.endpoint_choice import choose_endpoint
 from hermes_rl.environment.settings import Settings, resolve
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import rl_home
+from hermes_rl.terminal.sections import section_values
 
 if TYPE_CHECKING:
     from hermes_rl.runs.replicas.hosts import Hosts

@@ -10,7 +10,6 @@ from hermes_rl import jsontext
 from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.progress import Steps, progress
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.command import section_options, section_values
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.environment.validation import Report, Severity, run_validation
 from hermes_rl.environment.validation.report import Kind, mean_of
@@ -18,6 +17,7 @@ from hermes_rl.environment.validation.running import ITEMS
 from hermes_rl.inference import APIServerConfig
 from hermes_rl.terminal import console
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.sections import section_options, section_values
 
 HELP = """Play an environment with scripted agents, and say what is wrong with it and how to mend it.
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from hermes_rl import jsontext
 from hermes_rl.environment.contract import Environment
@@ -30,11 +28,11 @@ from hermes_rl.secrets import is_literal
 from hermes_rl.stopping import Stop
 from hermes_rl.store import only_writer
 from hermes_rl.terminal.running import on_a_loop, run_click, warn
+from hermes_rl.terminal.sections import section_options, section_values, trace_option
 from hermes_rl.tracing import Tracing, traced
 
 # A few seconds of work; a gigabyte would take most of a minute, whether anybody looks or not.
 PAGE_OF_BYTES = 16_000_000
-TRACE = "Send OpenTelemetry traces to this collector, such as http://localhost:4318; env:NAME names a variable."
 
 MODES = {
     "process": "Make groups of rollouts and write them to a JSONL file.",
@@ -187,37 +185,6 @@ async def _serve(environment: type[Environment], settings: Settings) -> dict[str
 
 def _say_hold(hold: Hold) -> None:
     warn(str(hold))
-
-
-def trace_option() -> click.Option:
-    """`--trace`, of every command that starts work."""
-    return click.Option(["--trace"], metavar="URL", help=TRACE)
-
-
-def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
-    """An option `--SECTION.FIELD` for each field of a model."""
-    return [
-        click.Option(
-            [f"--{section}.{name}", f"{section}__{name}"],
-            metavar=_metavar(field.annotation),
-            help=_help(field.description or "", getattr(default, name, PydanticUndefined), secret=name == "api_key"),
-        )
-        for name, field in type(default).model_fields.items()
-    ]
-
-
-def _help(description: str, value: Any, *, secret: bool) -> str:
-    shown = "" if value is None or value is PydanticUndefined or secret else f" [{value}]"
-    return description + shown
-
-
-def _metavar(annotation: Any) -> str:
-    return str(getattr(annotation, "__name__", annotation)).replace("typing.", "").upper().split(".")[-1]
-
-
-def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
-    """Those of a section, by field."""
-    return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
 
 
 def _warn_of_literal_keys(settings: Settings) -> None:

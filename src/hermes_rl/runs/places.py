@@ -10,6 +10,8 @@ from pathlib import Path
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import hermes_home, rl_home
 
+LONGEST_ID = 64
+
 
 def names_a_folder(text: str, longest: int) -> bool:
     """Whether it can be a folder's name beside others: nothing hidden, nothing that leads elsewhere."""
@@ -21,7 +23,7 @@ class RunPlaces:
     run_id: str
 
     def __post_init__(self) -> None:
-        if not names_a_folder(self.run_id, 64):
+        if not names_a_folder(self.run_id, LONGEST_ID):
             raise ConfigError(f"{self.run_id!r} is no id of a run; `hermes-rl run list` shows those there are")
 
     @property

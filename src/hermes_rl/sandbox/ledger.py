@@ -121,6 +121,20 @@ def abandoned(directory: Path | None = None) -> Iterator[AbandonedLedger]:
             os.close(fd)
 
 
+def living_backends(directory: Path | None = None) -> set[str]:
+    """The backends that living owners have sandboxes on."""
+    found = set()
+    for path in (directory or rl_home() / "sandboxes").glob("*.jsonl"):
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if not _try_lock(fd):
+                    found |= {entry.backend for entry in _entries(path)}
+            finally:
+                os.close(fd)
+    return found
+
+
 def _locked(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:

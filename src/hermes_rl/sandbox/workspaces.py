@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _REMOVE_TIMEOUT = 300.0
 _FEW = 32
 # For a user who is not root, directories that the policy closed must be opened first; they are ours.
-_REMOVE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1"; rm -rf -- "$1"; }'
+REMOVE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1"; rm -rf -- "$1"; }'
 
 
 class Workspaces:
@@ -89,7 +89,7 @@ async def remove_tree(path: Path) -> None:
     complaint, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        argv = ["/bin/sh", "-c", _REMOVE, "sh", str(path)]
+        argv = ["/bin/sh", "-c", REMOVE, "sh", str(path)]
         child = await to_the_end(Child.start(argv, {"PATH": PATH}, [nothing, nothing, said]))
         try:
             async with asyncio.timeout(_REMOVE_TIMEOUT):

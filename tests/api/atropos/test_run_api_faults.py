@@ -77,6 +77,7 @@ async def our_api(fault: str, tmp_path: Path) -> AsyncIterator[Server]:
         yield OurServer(url)
 
 
+@pytest.mark.long
 @pytest.mark.parts
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_run_api_has_the_fault(fault: str, run_api: TheirServer) -> None:

@@ -137,6 +137,8 @@ async def test_an_api_that_asks_for_a_pause_is_given_it(tmp_path: Path) -> None:
     destination.error = asked
     async with Spool(tmp_path) as spool, Delivery(destination, spool) as delivery:
         await delivery.put(b"x", 0)
+        while delivery.last_error is None:
+            await asyncio.sleep(0.001)
         await asyncio.sleep(0.4)
         assert len(destination.tries) == 1
 

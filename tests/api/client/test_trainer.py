@@ -193,9 +193,25 @@ async def test_one_who_acknowledges_within_the_hold_goes_on_undisturbed(
     assert await trainer.on_loan() == []
 
 
-async def test_a_batch_is_held_longer_than_it_was_leased_for(trainer: TrainerClient, batch: LeasedBatch) -> None:
-    async with trainer.held(batch, seconds=0.3):
-        await asyncio.sleep(1)
+async def extended(api: RunningApi, batch: LeasedBatch, beyond: float) -> float:
+    """Until when the batch is leased, once that is another time than it was leased for, and after this one."""
+    async with asyncio.timeout(SOON):
+        while True:
+            stored = await api.store.batch(batch.id)
+            assert stored is not None
+            if stored.expires_at != batch.expires_at and stored.expires_at > beyond:
+                return stored.expires_at
+            await asyncio.sleep(0.02)
+
+
+async def test_a_batch_is_held_longer_than_it_was_leased_for(
+    api: RunningApi, trainer: TrainerClient, batch: LeasedBatch
+) -> None:
+    seconds = 1.5
+    async with trainer.held(batch, seconds=seconds):
+        first = await extended(api, batch, 0)
+        # By then the first extension is over.
+        await extended(api, batch, first + seconds)
         assert await trainer.lease(wait=0) is None
     assert await trainer.acknowledge(batch) == 1
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.runs.replicas.ray_cluster import CPUS, SYSTEM
+from tests.runs.replicas.ray_cluster import CPUS, SYSTEM, users_of
+from tests.support.sandbox_parts import end_all
 
 HEAD = "10.203.0.1"
 PORT = 6379
@@ -44,13 +45,18 @@ class NamespaceCluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
         self._logs = (self._folder / "ray.log").open("ab")
-        _ip("link", "set", "lo", "up")
-        _ip("link", "add", "bridge0", "type", "bridge")
-        _ip("address", "add", f"{HEAD}/24", "dev", "bridge0")
-        _ip("link", "set", "bridge0", "up")
-        self._head = self._begun()
-        for _ in range(nodes):
-            self.add_node()
+        self._head: subprocess.Popen[bytes] | None = None
+        try:
+            _ip("link", "set", "lo", "up")
+            _ip("link", "add", "bridge0", "type", "bridge")
+            _ip("address", "add", f"{HEAD}/24", "dev", "bridge0")
+            _ip("link", "set", "bridge0", "up")
+            self._begin()
+            for _ in range(nodes):
+                self.add_node()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def address(self) -> str:
@@ -105,15 +111,18 @@ class NamespaceCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         for name in list(self._nodes):
             with suppress(subprocess.SubprocessError, OSError):
                 self.kill_node(name)
-        self._head.send_signal(signal.SIGTERM)
-        try:
-            self._head.wait(20.0)
-        except subprocess.TimeoutExpired:
-            self._head.kill()
-            self._head.wait(10.0)
+        if self._head is not None:
+            self._head.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._head.wait(20.0)
+        # What a `ray start` that was killed or that failed has left.
+        end_all(lambda: users_of(self._folder))
         self._logs.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -135,17 +144,17 @@ class NamespaceCluster:
             start_new_session=True,
         )
 
-    def _begun(self) -> subprocess.Popen[bytes]:
-        """The head. On a busy machine a raylet takes longer to begin than the half minute that Ray gives it."""
+    def _begin(self) -> None:
+        """Start the head. On a busy machine a raylet takes longer to begin than the half minute that Ray gives it."""
         for attempt in range(5):
-            head = self._started(
+            self._head = self._started(
                 *("--head", "--port", str(PORT), "--num-cpus", "0", "--include-dashboard", "false"),
                 *("--node-ip-address", HEAD, "--temp-dir", str(self._folder / f"ray{attempt}")),
                 *("--system-config", json.dumps(SYSTEM)),
             )
-            while head.poll() is None:
+            while self._head.poll() is None:
                 if STARTED in (self._folder / "ray.log").read_text(errors="replace"):
-                    return head
+                    return
                 time.sleep(0.5)
         raise RuntimeError((self._folder / "ray.log").read_text(errors="replace")[-2000:])
 

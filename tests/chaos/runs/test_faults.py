@@ -9,6 +9,7 @@ from hermes_rl.runs.states import Phase
 from hermes_rl.runs.supervision.starting import stop_run
 from tests.chaos.runs.faults import Cell, matrix, run_cell, sample
 from tests.chaos.runs.stage import Stage
+from tests.support.long_suites import in_the_gate
 
 CELLS = 10
 SEED = 9
@@ -16,7 +17,7 @@ SEED = 9
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("cell", sample(CELLS, SEED), ids=str)
+@pytest.mark.parametrize("cell", in_the_gate(sample(CELLS, SEED), 3), ids=str)
 def test_a_fault_leaves_a_true_status_a_run_that_goes_on_and_no_process(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from tests.chaos.stack.chaos import carried_out, missing
 from tests.chaos.stack.report import broken
 from tests.support.skyrl_engine import skyrl_environment
 
+pytestmark = pytest.mark.long
+
 # Its fourteen faults end the engine, its worker, the API, the environment and a sandbox, among others.
 SEED, MINUTES = 2055, 4.0
 LEAST_FAULTS, LEAST_KINDS = 12, 12

@@ -8,6 +8,8 @@ from scripts.hf_model import model_folder
 from tests.chaos.training.training_chaos import ENGINE, disturbed, plain_text_run
 from tests.support.skyrl_engine import SkyrlEngine
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)

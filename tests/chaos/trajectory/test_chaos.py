@@ -24,12 +24,14 @@ def test_killed_apis_producers_and_consumers_and_a_full_disk_lose_and_double_not
     assert short("sqlite", FEW).breaches == []
 
 
+@pytest.mark.long
 @pytest.mark.parts
 def test_the_same_and_a_restart_of_the_database_lose_and_double_nothing_on_postgresql() -> None:
     plan = Plan(api=6, producers=4, consumer=4, restarts=1, disk_full=True)
     assert short("postgresql", plan).breaches == []
 
 
+@pytest.mark.long
 @pytest.mark.parts
 def test_three_replicas_over_one_postgresql_keep_the_same_promise() -> None:
     assert short("postgresql", Plan(api=4, producers=2, consumer=2), replicas=3).breaches == []
@@ -59,15 +61,18 @@ def forget_a_group(address: str) -> None:
             store.execute(f"DELETE FROM {table} WHERE place = 2")
 
 
+@pytest.mark.long
 def test_a_store_that_forgets_an_answered_group_is_found_out() -> None:
     assert "answered but not in the store: p0/1" in run(quiet(), forget_a_group).breaches
 
 
+@pytest.mark.long
 def test_a_consumer_that_trains_on_a_batch_twice_is_found_out() -> None:
     assert any(
         breach.startswith("trained on more than once: p0/0") for breach in run(quiet("twice"), some_groups).breaches
     )
 
 
+@pytest.mark.long
 def test_a_pair_that_was_posted_in_the_wrong_order_is_found_out() -> None:
     assert "out of its order: p0/1 after 2" in run(quiet("swap"), some_groups).breaches

@@ -15,7 +15,7 @@ from tests.engines.atropos.word_model import UNSAMPLED_MASK, WordModel, is_exact
 from tests.engines.conftest import TokenEndpoint
 from tests.engines.test_vllm_rollouts import MEAN_DIFFERENCE, MOST_DIFFERENCE, engines_own
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
 
 # What somebody's own program does with any subclass of BaseEnv.
 PROGRAM = """

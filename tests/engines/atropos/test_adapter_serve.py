@@ -8,7 +8,7 @@ from tests.engines.atropos.programs import ADAPTER, running
 from tests.engines.atropos.trainer import registered_trainer, rollouts_of
 from tests.engines.atropos.word_model import WordModel, is_exact
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
 
 SERVE = [*ADAPTER, "terminal_test", "serve", "--env.group_size", "4", "--env.terminal_backend", "bubblewrap"]
 

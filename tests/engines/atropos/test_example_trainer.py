@@ -14,7 +14,7 @@ from tests.engines.atropos.programs import running
 from tests.engines.atropos.word_model import UNSAMPLED_MASK, WordModel, sampled_exactly
 from tests.engines.conftest import TokenEndpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
 
 STEPS = Path(__file__).with_name("example_trainer_steps.py")
 SERVE = ["-m", "hermes_rl", "serve", "terminal_test", "--env.group_size", "4", "--env.terminal_backend", "bubblewrap"]

@@ -10,7 +10,7 @@ from tests.engines.atropos.programs import run
 from tests.engines.atropos.word_model import sampled_exactly
 from tests.support.inference import CHATML, ids, inference, saying
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark.timeout(600)]
 
 CALL = '<tool_call>\n{"name": "terminal", "arguments": {"command": "mkdir hello"}}\n</tool_call>'
 SAMPLING = Path(__file__).with_name("managed_sampling.py")

@@ -21,7 +21,7 @@ from tests.engines.skyrl.conftest import OPTIONS
 from tests.engines.skyrl.tiny_training import TinyTraining, post
 from tests.support.skyrl_engine import SkyrlEngine, skyrl_environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from scripts.hf_model import model_folder, vllm_python
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.skyrl_engine import SkyrlEngine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 INSIDE = Path(__file__).with_name("peft_merge.py")
 STEPS = Path(__file__).with_name("train_steps.py")

@@ -15,7 +15,7 @@ from tests.engines.skyrl.bare_engine import BareEngine
 from tests.engines.skyrl.tiny_training import DATA, TinyTraining
 from tests.support.skyrl_engine import SkyrlEngine, skyrl_environment
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 Bare = Callable[[str], BareEngine]
 
@@ -37,7 +37,7 @@ def test_a_typed_dict_of_python_3_11_ends_it_at_once(without: Bare) -> None:
     python = skyrl_environment() / "bin" / "python"
     newer = subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info >= (3, 12))"], check=False).returncode
     if newer:
-        return
+        pytest.skip("needs an engine on Python 3.11: newer ones do not have this fault")
     engine = without("typeddict")
     assert engine.process.wait(120) != 0
     assert "typing_extensions.TypedDict" in engine.log

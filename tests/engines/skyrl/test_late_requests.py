@@ -10,7 +10,7 @@ import hermes_rl.training.selfhost
 
 ROOT = Path(__file__).parents[3]
 INSIDE = Path(hermes_rl.training.selfhost.__file__).with_name("inside")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 def test_no_step_is_taken_before_its_gradients(tmp_path: Path) -> None:

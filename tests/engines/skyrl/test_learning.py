@@ -9,7 +9,7 @@ from tests.support.training_processes import TrainingProcesses
 STEPS = 15
 SEEDS = (0, 1, 2)
 # The first test waits for the engine, which may have to compile, and for all three runs.
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ AGENT = Path(__file__).with_name("asking_agent.py")
 # Each of the 64 rollouts of a step starts a sandbox and an interpreter in it.
 STEPS = 8
 # The first test waits for the engine, which may have to compile, and for the run.
-pytestmark = pytest.mark.timeout(1000)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture(scope="module")

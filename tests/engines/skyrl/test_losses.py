@@ -16,7 +16,7 @@ from hermes_rl.training.settings import Loss
 SCRIPT = Path(__file__).parents[3] / "scripts" / "engine_environment"
 INSIDE = Path(__file__).with_name("skyrl_losses.py")
 CLIP = (0.8, 1.2)
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tests.support.tiny_runs import (
     trained_tensors,
 )
 
-pytestmark = pytest.mark.timeout(2 * RUN_SECONDS)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2 * RUN_SECONDS)]
 
 
 @pytest.fixture

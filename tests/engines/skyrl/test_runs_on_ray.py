@@ -23,6 +23,7 @@ from tests.support.tiny_runs import (
 )
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(2 * RUN_SECONDS),
     # Of Ray's own processes, which it leaves to the system when a start of it fails.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -12,6 +12,8 @@ from hermes_rl.tracing.tracer import FLUSH_SECONDS, START_SECONDS
 from tests.support.tiny_runs import RUN_SECONDS, STEPS, home_of_runs, tiny_changes
 from tests.support.trace_collector import TraceCollector
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_SECONDS)

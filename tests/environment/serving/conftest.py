@@ -1,12 +1,12 @@
 """A store, an API over it, and an address for one that comes and goes."""
 
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from hermes_rl.store.database import Store, open_store
+from tests.support import ports
 from tests.support.trajectory_api import served
 
 
@@ -30,6 +30,4 @@ async def api(store: Store) -> AsyncIterator[str]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    return ports.free_port()

@@ -79,11 +79,14 @@ async def trainer(store: Store, *, batch_size: int = 4, max_staleness: int | Non
 
 
 async def train(store: Store, version: int) -> None:
-    """Take a batch if there is one, and set the policy's next version."""
+    """Take a batch if there is one, and set the policy's next version.
+
+    Acknowledged last: between the two more would be granted for the old version.
+    """
     batch = await store.lease("trainer", seconds=60)
+    await store.set_version(version, by="trainer")
     if batch is not None:
         await store.ack(batch.id)
-    await store.set_version(version, by="trainer")
 
 
 async def until(true: Callable[[], Any], seconds: float = 90.0) -> None:

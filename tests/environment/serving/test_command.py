@@ -50,6 +50,12 @@ async def started(
             await process.wait()
 
 
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has been sent the signal and has not received it yet."""
+    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return any(int(fields[name], 16) >> (number - 1) & 1 for name in ("SigPnd", "ShdPnd"))
+
+
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, dict[str, Any], str]:
     """Its exit code, what it printed as JSON, and what it said."""
     async with asyncio.timeout(120):
@@ -105,7 +111,8 @@ async def test_a_second_signal_gives_up_what_is_in_flight(tmp_path: Path, store:
     async with VLLMServer(lambda _: Hang()) as model, started(tmp_path, api, model.base_url) as process:
         await until(lambda: model.open == 6)
         process.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.5)
+        # A second one that came before the first was received would be one with it.
+        await until(lambda: not is_pending(process.pid, signal.SIGINT))
         assert process.returncode is None
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(60):

@@ -11,7 +11,7 @@ from hermes_rl.environment.serving.evaluating import groups_meanwhile, is_due
 from hermes_rl.store.database import Store
 from tests.environment.serving.counting_env import Streamed, number_asked, says_it, slowly
 from tests.environment.serving.parts import serving, train, trainer, until
-from tests.support.token_servers import Asked, VLLMServer
+from tests.support.token_servers import VLLMServer
 
 HELD_OUT = 1000
 
@@ -41,12 +41,19 @@ async def test_held_out_items_are_evaluated_when_the_policy_has_moved_on(
 
 
 async def test_no_training_group_begins_while_an_evaluation_stops_them(tmp_path: Path, store: Store, api: str) -> None:
-    def held_out_takes_long(asked: Asked) -> Any:
-        return slowly(2.0 if number_asked(asked) >= HELD_OUT else 0.05)(asked)
+    class Holding(VLLMServer):
+        """Answers held-out items when it may."""
+
+        may_answer = asyncio.Event()
+
+        async def _send(self, request: Any, body: dict[str, Any], reply: Any) -> Any:
+            if number_asked(self.asked(body)) >= HELD_OUT:
+                await self.may_answer.wait()
+            return await super()._send(request, body, reply)
 
     await trainer(store, max_staleness=1000)
     async with (
-        VLLMServer(held_out_takes_long) as model,
+        Holding(slowly(0.05)) as model,
         serving(api, model.base_url, tmp_path, steps_per_eval=1) as run,
     ):
         await until(lambda: run.board.tally.groups > 1)
@@ -55,6 +62,7 @@ async def test_no_training_group_begins_while_an_evaluation_stops_them(tmp_path:
         made = run.board.groups_begun
         await asyncio.sleep(0.5)
         assert (run.board.groups_begun, run.board.evaluating) == (made, "0/3")
+        model.may_answer.set()
         await until(lambda: run.board.groups_begun > made)
 
 

@@ -42,7 +42,8 @@ async def test_what_does_not_finish_in_time_is_given_up_and_made_by_the_next_run
         await until(lambda: run.board.tally.groups >= 5)
         began = time.monotonic()
         done = await run.stopped()
-        assert time.monotonic() - began < 3
+        # Without its own limit it would be the ten seconds of the others.
+        assert time.monotonic() - began < 9
     assert done.given_up == 1
     assert 1 not in await draws(store)
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, Ending) as run:
@@ -74,6 +75,7 @@ async def test_what_the_api_did_not_take_stays_in_the_spool_for_the_next_run(
     ):
         async with served(store, port=free_port):
             await until(lambda: model.open == 6)
+        await until(lambda: run.board.delivery.spooled == 3)
         done = await run.stopped()
     assert done.left == 3
     assert len(list(done.spool.glob("*.group"))) == 3

@@ -175,6 +175,12 @@ class Bottom(_Left, _Right): ...
     assert names(discover([tmp_path])) == ["right"]
 
 
+def test_a_name_that_the_base_class_hides_is_not_the_inherited_one(tmp_path: Path) -> None:
+    text = f"{OURS}class Plain:\n    name = 'plain'\nclass Mine(HermesAgentBaseEnv, Plain):\n    METHODS\n"
+    (found,) = discover([written(tmp_path, {"a.py": text})]).found
+    assert found.name == "a"
+
+
 def test_classes_that_are_bases_of_others_only_are_not_listed(tmp_path: Path) -> None:
     text = f"""
 import abc
@@ -209,6 +215,18 @@ def test_a_class_that_lacks_a_method_is_told_with_its_line(tmp_path: Path) -> No
     (broken,) = discovery.broken
     assert broken.line == 2
     assert "class Half lacks compute_reward" in broken.why
+
+
+@pytest.mark.parametrize("base", ["object", "Exception", "dict[str, int]"])
+def test_a_class_that_lacks_a_method_is_told_when_a_base_of_it_derives_from_one_of_pythons_own(
+    tmp_path: Path, base: str
+) -> None:
+    text = f"{OURS}class Mixin({base}): ...\nclass Half(Mixin, HermesAgentBaseEnv): ...\n"
+    discovery = discover([written(tmp_path, {"a.py": text})])
+    assert discovery.found == ()
+    assert [broken.why.partition(";")[0] for broken in discovery.broken] == [
+        "class Half lacks format_prompt and compute_reward"
+    ]
 
 
 def test_an_unknown_base_gets_the_benefit_of_the_doubt(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ async def test_a_fleet_is_resized_drained_and_its_workers_killed_and_every_item_
         assert not workers(stage)
 
 
+@pytest.mark.long
 async def test_a_driver_that_is_killed_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
     async with staged(tmp_path, seconds_a_turn=0.2) as stage:
         first = stage.serve("--replicas", "2", items=30)
@@ -79,6 +80,7 @@ async def test_a_driver_that_is_killed_leaves_no_worker_and_the_same_command_goe
         assert stage.draws() == dict.fromkeys(range(30), 1)
 
 
+@pytest.mark.long
 async def test_a_stop_delivers_what_is_in_flight_and_leaves_nothing_running(tmp_path: Path) -> None:
     async with staged(tmp_path, seconds_a_turn=0.5) as stage:
         command = stage.serve("--replicas", "2", items=1000)

@@ -84,6 +84,7 @@ async def test_nodes_are_killed_removed_and_added_and_every_item_is_made_once(
         assert stage.draws() == dict.fromkeys(range(ITEMS), 1)
 
 
+@pytest.mark.long
 async def test_a_killed_driver_finds_its_workers_at_work_and_the_fleet_is_resized_and_a_node_drained(
     tmp_path: Path, cluster: RayCluster
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_killed_driver_finds_its_workers_at_work_and_the_fleet_is_resize
         assert set(stage.draws().values()) == {1}
 
 
+@pytest.mark.long
 async def test_of_two_drivers_that_begin_at_once_one_is_refused_and_one_that_was_away_gives_way(
     tmp_path: Path, cluster: RayCluster
 ) -> None:
@@ -134,6 +136,7 @@ async def test_of_two_drivers_that_begin_at_once_one_is_refused_and_one_that_was
         assert set(stage.draws().values()) == {1}
 
 
+@pytest.mark.long
 async def test_workers_post_to_apis_over_postgresql_while_one_after_the_other_is_killed(
     tmp_path: Path, cluster: RayCluster
 ) -> None:

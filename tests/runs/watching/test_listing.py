@@ -61,6 +61,13 @@ def test_a_run_whose_folder_is_gone_does_not_run() -> None:
     assert (row["status"], row["reason"]) == ("interrupted", "its folder is gone")
 
 
+@pytest.mark.parametrize("name", ["r1 (copy)", ".removed-r1-0a1b"])
+def test_a_folder_whose_name_is_no_id_is_not_a_run(name: str) -> None:
+    folder = make_run("r1").folder
+    folder.rename(folder.with_name(name))
+    assert list_runs() == []
+
+
 def test_a_damaged_run_is_listed_as_such() -> None:
     places = make_run()
     places.state.write_text("{")

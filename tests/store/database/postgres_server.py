@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import psycopg
+
+from tests.support.ports import free_port
 
 # A unix socket's path holds 107 bytes, and PostgreSQL's own user must be able to enter: pytest's tmp_path is neither.
 PLACE = Path("/var/tmp")
@@ -137,10 +138,3 @@ def programs() -> Path:
     if beside:
         return Path(beside).parent
     raise RuntimeError("these tests start a PostgreSQL server of their own: apt-get install postgresql")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

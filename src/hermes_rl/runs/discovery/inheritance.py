@@ -147,6 +147,9 @@ def kind_of(stand_in: type) -> Kind | None:
 def label_of(stand_in: type, ancestry: Ancestry) -> str | None:
     """Its attribute `name`, its own or inherited."""
     for one in stand_in.__mro__:
+        if one in LACKS:
+            # Its own `name` is None, and hides that of a base after it.
+            return None
         if one in ancestry.written and "name" in (defined := ancestry.written[one][1]).defines:
             return defined.label
     return None

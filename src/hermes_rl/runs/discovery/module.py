@@ -5,6 +5,7 @@ stands under a condition every branch counts, except those of `TYPE_CHECKING` an
 """
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -163,7 +164,8 @@ class _Reading:
     def _of_name(self, name: str, path: list[str]) -> Meanings:
         known = self.names.get(name)
         if known is None:
-            return tuple(There(star.level, star.name, (name, *path)) for star in self.stars if not name.startswith("_"))
+            stars = [There(star.level, star.name, (name, *path)) for star in self.stars if not name.startswith("_")]
+            return (*stars, There(0, "builtins", (name, *path))) if hasattr(builtins, name) else tuple(stars)
         return tuple(
             There(meaning.level, meaning.name, (*meaning.path, *path)) if isinstance(meaning, There) else meaning
             for meaning in known

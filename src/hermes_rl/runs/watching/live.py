@@ -10,7 +10,7 @@ from typing import Any
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.processes import Identity
-from hermes_rl.runs.places import RunPlaces, runs_home
+from hermes_rl.runs.places import LONGEST_ID, RunPlaces, names_a_folder, runs_home
 from hermes_rl.runs.run_file import RunFile, read_run_file
 from hermes_rl.runs.states import PartStanding, RunState, read_state
 from hermes_rl.runs.steady import read_steadily
@@ -67,13 +67,15 @@ def nearest(run_id: str) -> str:
 def run_folders() -> list[str]:
     """The ids of all runs that have a folder. Those of `hermes-rl trainer` alone are no runs in this sense."""
     try:
-        return [
-            folder.name
-            for folder in runs_home().iterdir()
-            if (folder / "run.yaml").exists() or (folder / "state.json").exists()
-        ]
+        return [folder.name for folder in runs_home().iterdir() if is_run(folder)]
     except OSError:
         return []
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is a run's folder: not a copy under another name, nor what a killed `hermes-rl clean` left."""
+    there = (folder / "run.yaml").exists() or (folder / "state.json").exists()
+    return there and names_a_folder(folder.name, LONGEST_ID)
 
 
 def run_file_of(places: RunPlaces) -> RunFile | None:

@@ -215,6 +215,11 @@ def runs() -> Steps[list[Run]]:
     ]
 
 
+def forget_run(run: str) -> Steps[None]:
+    yield from ask("DELETE FROM metrics WHERE run = ?", run)
+    yield from ask("DELETE FROM runs WHERE id = ?", run)
+
+
 def append_metrics(dialect: Dialect, run: str, step: int, values: Mapping[str, float]) -> Steps[None]:
     moment = yield from now(dialect)
     yield from each(

@@ -242,6 +242,10 @@ class Store:
     async def runs(self) -> list[Run]:
         return await self._engine.read(listing.runs)
 
+    async def forget_run(self, run: str) -> None:
+        """Delete its row and its metrics; harmless when there is none."""
+        await self._engine.write(partial(listing.forget_run, run))
+
     async def append_metrics(self, run: str, step: int, values: Mapping[str, float]) -> None:
         await self._engine.write(partial(listing.append_metrics, self._dialect, run, step, values))
 

@@ -149,7 +149,8 @@ def _is_script(path: Path) -> bool:
 
 def _script_references(checkout: Checkout, path: str) -> set[str]:
     found: set[str] = set()
-    for word in re.findall(r"[\w./-]+", (checkout.root / path).read_text(errors="replace")):
+    text = re.sub(r"(?m)^\s*#.*", "", (checkout.root / path).read_text(errors="replace"))
+    for word in re.findall(r"[\w./-]+", text):
         if "/" in word and (named := {word.lstrip("./")} & checkout.files or checkout.below(word)):
             found |= named
         elif "." in word:

@@ -10,7 +10,9 @@ from hermes_rl.version import __version__
 
 if TYPE_CHECKING:
     from hermes_rl.agent import AgentResult, HermesAgentLoop, ToolError
-    from hermes_rl.environment import HermesAgentBaseEnv, HermesAgentEnvConfig, Step
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.config import HermesAgentEnvConfig
+    from hermes_rl.environment.steps import Step
     from hermes_rl.errors import (
         ConfigError,
         EndpointError,
@@ -73,7 +75,9 @@ __all__ = [
 
 _HOMES = {
     "agent": ("AgentResult", "HermesAgentLoop", "ToolError"),
-    "environment": ("HermesAgentBaseEnv", "HermesAgentEnvConfig", "Step"),
+    "environment.base": ("HermesAgentBaseEnv",),
+    "environment.config": ("HermesAgentEnvConfig",),
+    "environment.steps": ("Step",),
     "errors": (
         "ConfigError",
         "EndpointError",

@@ -15,7 +15,7 @@ import uvloop
 
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.rewards import bridged
-from hermes_rl.rewards.watchdog import Hold, Watchdog, _Stretch, _Usage, is_authors, watching
+from hermes_rl.rewards.watchdog import Hold, Watchdog, _Stretch, _Suspect, _Usage, is_authors, watching
 from tests.support.environments import opened
 from tests.support.scripted_model import ScriptedModel, Text, always
 
@@ -162,6 +162,23 @@ def test_time_that_the_machine_took_is_not_held_against_anybody(
 ) -> None:
     before, after = _Usage(1.0, 2.0, known=True), _Usage(1.0 + computing, 2.0 + queued, known=True)
     assert _Stretch(0.3, before, after, kept_away).held == pytest.approx(held)
+
+
+@pytest.mark.parametrize(
+    ("callees", "named"),
+    [
+        ([(None, 0.05), ("time.sleep", 0.2)], "time.sleep"),
+        ([("time.sleep", 0.2), ("open", 0.2)], None),
+        ([("open", 0.05), (None, 0.2)], None),
+    ],
+)
+def test_a_callee_is_named_when_it_took_most_of_the_time(callees: list[tuple[str | None, float]], named: str) -> None:
+    frame = sys._getframe()
+    suspect = _Suspect()
+    for callee, seconds in callees:
+        suspect.see(frame, callee, seconds)
+    assert suspect.hold is not None
+    assert (suspect.hold.callee, suspect.hold.file) == (named, __file__)
 
 
 def test_a_loop_that_is_stuck_is_told_of_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

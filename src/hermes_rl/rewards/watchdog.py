@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -224,24 +225,29 @@ def is_authors(file: str) -> bool:
 
 @dataclass(slots=True)
 class _Suspect:
-    """One callback: how long it was seen, and at which places of an author's."""
+    """One callback: how long it was seen, and in which functions of an author's."""
 
     seconds: float = 0.0
-    places: dict[tuple[str, str], Hold] = field(default_factory=dict)
+    # By file and function: the line seen last, and the seconds in each callee.
+    functions: dict[tuple[str, str], tuple[int, Counter[str | None]]] = field(default_factory=dict)
 
     @property
     def hold(self) -> Hold | None:
-        return max(self.places.values(), key=lambda hold: hold.seconds, default=None)
+        """The function seen longest. Only a callee that took most of its time is named."""
+        if not self.functions:
+            return None
+        (file, function), (line, callees) = max(self.functions.items(), key=lambda entry: entry[1][1].total())
+        callee, seconds = callees.most_common(1)[0]
+        total = callees.total()
+        return Hold(function, file, line, callee if seconds > total / 2 else None, total)
 
     def see(self, frame: FrameType, callee: str | None, seconds: float) -> None:
         code = frame.f_code
-        before = self.places.get((code.co_filename, code.co_qualname))
-        if before is not None:
-            # When it goes through several calls the time is its own.
-            callee, seconds = callee if callee == before.callee else None, seconds + before.seconds
-        self.places[code.co_filename, code.co_qualname] = Hold(
-            code.co_qualname, code.co_filename, frame.f_lineno or code.co_firstlineno, callee, seconds
-        )
+        key = (code.co_filename, code.co_qualname)
+        callees = self.functions[key][1] if key in self.functions else Counter[str | None]()
+        # Counter's type knows whole numbers only.
+        callees[callee] += seconds  # type: ignore[assignment]
+        self.functions[key] = (frame.f_lineno or code.co_firstlineno, callees)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

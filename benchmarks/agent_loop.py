@@ -26,12 +26,18 @@ import aiohttp
 import orjson
 import uvloop
 
-from hermes_rl.agent import AgentLimits, HermesAgentLoop
-from hermes_rl.inference import APIServerConfig, ServerManager
-from hermes_rl.sandbox import LocalBackend, SandboxPool
+from hermes_rl.agent.limits import AgentLimits
+from hermes_rl.agent.loop import HermesAgentLoop
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.terminal.running import settle_collector
-from hermes_rl.tools import OpenToolset, ToolHost, ToolSession, tool
-from hermes_rl.tracing import Scope, TracedSpan, span
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.tool import tool
+from hermes_rl.tools.toolset import OpenToolset
+from hermes_rl.tracing.span import Scope, TracedSpan, span
 from hermes_rl.tracing.tracer import EVERY, Exporting, Tracer
 from hermes_rl.trajectory import StopReason
 

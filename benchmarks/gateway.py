@@ -65,7 +65,9 @@ async def serve(mode: str, engine: str, model: str) -> None:
     from hermes_rl.gateway.passes import Pass
     from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
     from hermes_rl.gateway.server import GatewayServer
-    from hermes_rl.inference import APIServerConfig, ManagedServer, ServerManager
+    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.inference.managed_server import ManagedServer
+    from hermes_rl.inference.server_manager import ServerManager
     from hermes_rl.terminal.running import settle_collector
     from hermes_rl.tokens.tokenizer import load_tokenizer
 

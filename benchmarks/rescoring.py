@@ -22,7 +22,7 @@ from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.environment.preparation import NO_MODEL
 from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.trajectory import Group
 
 ROOT = Path(__file__).resolve().parents[1]

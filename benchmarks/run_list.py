@@ -19,7 +19,7 @@ from typing import Any
 
 from hermes_rl.runs.places import records
 from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -29,7 +29,7 @@ RUNS = 200
 FIRST = """
 import time
 began = time.perf_counter()
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 list_runs()
 print((time.perf_counter() - began) * 1000)
 """

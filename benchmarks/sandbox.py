@@ -18,8 +18,9 @@ from statistics import median
 
 import uvloop
 
-from hermes_rl.sandbox import Backend, BubblewrapBackend, Sandbox
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
+from hermes_rl.sandbox.protocol import Backend, Sandbox
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))

@@ -42,7 +42,7 @@ from hermes_rl.tokens.invariant import Checked, Ledger  # noqa: E402
 from hermes_rl.tokens.recorder import Recorder, assistant_message  # noqa: E402
 from hermes_rl.tokens.tokenizer import load_tokenizer  # noqa: E402
 from hermes_rl.tokens.tool_prompts import result_text, tools_text  # noqa: E402
-from hermes_rl.tools import TOOLSETS  # noqa: E402
+from hermes_rl.tools.toolsets import TOOLSETS  # noqa: E402
 from hermes_rl.trajectory import Sampling  # noqa: E402
 
 TURNS = (8, 32, 128)

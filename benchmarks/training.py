@@ -30,7 +30,7 @@ from hermes_rl.api.client.trainer import TrainerClient
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.stopping import Stop
 from hermes_rl.store.codec import decode, encode
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 from hermes_rl.training.busy import Busy
 from hermes_rl.training.engine import TrainingEngine
 from hermes_rl.training.examples import training_batch

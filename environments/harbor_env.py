@@ -33,7 +33,9 @@ from hermes_rl import (
     Verdict,
     VerifierError,
 )
-from hermes_rl.sandbox import Backend, open_backends, settled
+from hermes_rl.sandbox.backends import open_backends
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.sandbox.spec import settled
 
 OUR_TASKS = Path(__file__).with_name("data") / "harbor"
 ROOT, WORKSPACE = PurePosixPath("/"), PurePosixPath("/workspace")

@@ -1,10 +1,12 @@
 """The seeds' name for the base class, its configuration and what they imported beside it."""
 
-from hermes_rl.agent import AgentResult, HermesAgentLoop
+from hermes_rl.agent.loop import HermesAgentLoop
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.config import BaseEnvConfig, HermesAgentEnvConfig
-from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
-from hermes_rl.rewards import ToolContext
+from hermes_rl.inference.config import APIServerConfig, ServerBaseline
+from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.rewards.tool_context import ToolContext
 
 __all__ = [
     "APIServerConfig",

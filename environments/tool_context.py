@@ -1,5 +1,5 @@
 """The seeds' name for the verifier's door into the sandbox."""
 
-from hermes_rl.rewards import ToolContext
+from hermes_rl.rewards.tool_context import ToolContext
 
 __all__ = ["ToolContext"]

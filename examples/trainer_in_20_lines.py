@@ -4,7 +4,8 @@
 import asyncio
 import sys
 
-from hermes_rl.api.client import Connection, TrainerClient
+from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.trainer import TrainerClient
 from hermes_rl.trajectory import Group
 
 

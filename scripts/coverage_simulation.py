@@ -27,11 +27,18 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hermes_rl.statistics import Interval, compare, mean_interval, pass_at_k, pass_hat_k
 from hermes_rl.statistics.distributions import student_t_quantile
-from hermes_rl.statistics.intervals import LEVEL, Bounds, Moments, at_least_student, bounded_interval
-from hermes_rl.statistics.paired import difference_interval, mcnemar, sign_flip
-from hermes_rl.statistics.passes import all_pass, at_least_one_passes, most_size, rate_interval
+from hermes_rl.statistics.intervals import (
+    LEVEL,
+    Bounds,
+    Interval,
+    Moments,
+    at_least_student,
+    bounded_interval,
+    mean_interval,
+)
+from hermes_rl.statistics.paired import compare, difference_interval, mcnemar, sign_flip
+from hermes_rl.statistics.passes import all_pass, at_least_one_passes, most_size, pass_at_k, pass_hat_k, rate_interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
 _BEGIN, _END = "<!-- begin of what scripts/coverage_simulation.py writes -->", "<!-- end -->"

@@ -24,7 +24,7 @@ from PIL import Image
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import rl_home
-from hermes_rl.sinks import read_metrics
+from hermes_rl.sinks.reading import read_metrics
 
 Line = dict[str, Any]
 

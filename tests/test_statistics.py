@@ -19,9 +19,10 @@ from statsmodels.stats.contingency_tables import mcnemar as mcnemar_elsewhere
 from statsmodels.stats.proportion import proportion_confint
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.statistics import Bounds, Interval, compare, mean_interval, pass_at_k, pass_hat_k
 from hermes_rl.statistics.distributions import beta_cdf, beta_quantile, clopper_pearson, student_t_quantile
-from hermes_rl.statistics.paired import MONTE_CARLO_DRAWS, mcnemar, sign_flip
+from hermes_rl.statistics.intervals import Bounds, Interval, mean_interval
+from hermes_rl.statistics.paired import MONTE_CARLO_DRAWS, compare, mcnemar, sign_flip
+from hermes_rl.statistics.passes import pass_at_k, pass_hat_k
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from benchmarks.peers.work import Job, Kept, Recording, Sandboxes, called, name_in
 from hermes_rl import HermesAgentBaseEnv, HermesAgentEnvConfig
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.generation import generate_groups
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.rewards import ToolContext
-from hermes_rl.store import read_groups
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.store.records import read_groups
 from hermes_rl.terminal.running import on_a_loop
-from hermes_rl.tools import ToolSession, tool
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.tool import tool
 
 VERSION = version("hermes-rl")
 SETTINGS = (

@@ -40,11 +40,11 @@ LINE = 100
 
 
 def public_names() -> dict[str, list[str]]:
-    """What `hermes_rl` exports, by the module that it comes from."""
+    """What `hermes_rl` exports, by the package that it comes from."""
     home_of: dict[str, str] = vars(hermes_rl)["_HOME_OF"]
     found: dict[str, list[str]] = {home: [] for home in HOMES}
     for name in sorted(set(hermes_rl.__all__) - {"__version__"}, key=str.lower):
-        found[home_of[name]].append(name)
+        found[home_of[name].partition(".")[0]].append(name)
     return found
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hermes_rl.version import __version__
 
 if TYPE_CHECKING:
-    from hermes_rl.agent import AgentResult, HermesAgentLoop, ToolError
+    from hermes_rl.agent.loop import HermesAgentLoop
+    from hermes_rl.agent.result import AgentResult, ToolError
     from hermes_rl.environment.base import HermesAgentBaseEnv
     from hermes_rl.environment.config import HermesAgentEnvConfig
     from hermes_rl.environment.steps import Step
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
         Whose,
         WorldError,
     )
-    from hermes_rl.inference import APIServerConfig, ServerManager
+    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.inference.server_manager import ServerManager
     from hermes_rl.messages import Message, ToolCall
-    from hermes_rl.rewards import Case, Judge, Judgement, ToolContext, Verdict, cpu_reward, run_cases, weighted
-    from hermes_rl.sandbox import Limits, SandboxSpec
+    from hermes_rl.rewards.cases import Case, run_cases
+    from hermes_rl.rewards.composition import weighted
+    from hermes_rl.rewards.cpu_process import cpu_reward
+    from hermes_rl.rewards.judge import Judge, Judgement
+    from hermes_rl.rewards.tool_context import ToolContext
+    from hermes_rl.rewards.verification import Verdict
+    from hermes_rl.sandbox.spec import Limits, SandboxSpec
     from hermes_rl.tools.tool import ToolUseError, tool
     from hermes_rl.trajectory import Group, Reward, Rollout, Sequence, StopReason
 
@@ -74,7 +81,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agent": ("AgentResult", "HermesAgentLoop", "ToolError"),
+    "agent.loop": ("HermesAgentLoop",),
+    "agent.result": ("AgentResult", "ToolError"),
     "environment.base": ("HermesAgentBaseEnv",),
     "environment.config": ("HermesAgentEnvConfig",),
     "environment.steps": ("Step",),
@@ -90,11 +98,17 @@ _HOMES = {
         "Whose",
         "WorldError",
     ),
-    "inference": ("APIServerConfig", "ServerManager"),
+    "inference.config": ("APIServerConfig",),
+    "inference.server_manager": ("ServerManager",),
     "messages": ("Message", "ToolCall"),
-    "rewards": ("Case", "Judge", "Judgement", "ToolContext", "Verdict", "cpu_reward", "run_cases", "weighted"),
-    "sandbox": ("Limits", "SandboxSpec"),
-    "tools": ("ToolUseError", "tool"),
+    "rewards.cases": ("Case", "run_cases"),
+    "rewards.composition": ("weighted",),
+    "rewards.cpu_process": ("cpu_reward",),
+    "rewards.judge": ("Judge", "Judgement"),
+    "rewards.tool_context": ("ToolContext",),
+    "rewards.verification": ("Verdict",),
+    "sandbox.spec": ("Limits", "SandboxSpec"),
+    "tools.tool": ("ToolUseError", "tool"),
     "trajectory": ("Group", "Reward", "Rollout", "Sequence", "StopReason"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,6 +1,6 @@
 """`python -m hermes_rl` is the hermes-rl command."""
 
-from hermes_rl.cli import main
+from hermes_rl.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes_rl.agents import AGENTS
+from hermes_rl.agents.registry import AGENTS
 
 PROMPT = "--help 'me'\n\"$HOME\" `date` {prompt}"
 # Stands for the agent's own program: tells its words, and what it is fed.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.agents import Agent, installing
+from hermes_rl.agents import installing
+from hermes_rl.agents.agent import Agent
 from hermes_rl.agents.installing import STEPS, agents_home, install, installed
 from hermes_rl.errors import ConfigError
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.agents import AGENTS, Agent, agent_named
+from hermes_rl.agents.agent import Agent
 from hermes_rl.agents.installing import agents_home, installed
+from hermes_rl.agents.registry import AGENTS, agent_named
 from hermes_rl.errors import ConfigError
 
 

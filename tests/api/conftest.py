@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.support.databases import address, postgres, store
 from tests.support.trajectory_api import Caller, calling
 

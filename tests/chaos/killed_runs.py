@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from hermes_rl.sandbox.reaper import reap
-from hermes_rl.store import read_groups, record_of
+from hermes_rl.store.records import read_groups, record_of
 from hermes_rl.trajectory import Group
 from tests.chaos import numbers_env
 from tests.sandbox.living import living, nap

@@ -18,10 +18,11 @@ import pytest
 from hermes_rl import AgentResult, Reward, ToolContext
 from hermes_rl.environment.generation import generate_groups
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import BubblewrapBackend, BubblewrapSandbox, Capabilities, SandboxSpec
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend, BubblewrapSandbox
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Command, ExecResult
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 from tests.environment.test_rollouts import writes_the_number
 from tests.sandbox.living import living, nap
 from tests.support.environments import FileEnv, opened

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hermes_rl.agents import AGENTS
 from hermes_rl.agents.installing import agents_home
+from hermes_rl.agents.registry import AGENTS
 from hermes_rl.cli.agent import agent
 from hermes_rl.errors import ConfigError
 

@@ -14,7 +14,7 @@ import pytest
 from hermes_rl.environment.command import PAGE_OF_BYTES, page_of
 from hermes_rl.environment.endpoint_choice import CHOICES, ask_for_endpoint
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import ServerType
+from hermes_rl.inference.config import ServerType
 from tests.support.scripted_model import ScriptedModel, Status, Text
 
 NO_TERMINAL: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100}
@@ -43,6 +43,16 @@ def test_help_names_the_verbs() -> None:
     assert done.returncode == 0
     assert "process" in done.stdout
     assert "evaluate" in done.stdout
+
+
+def test_help_loads_no_verb() -> None:
+    code = "from hermes_rl.cli.main import hermes_rl; hermes_rl(['--help'], standalone_mode=False); import sys"
+    done = subprocess.run([sys.executable, "-c", f"{code}; print(*sys.modules)"], check=True, **NO_TERMINAL)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "hermes_rl.cli.main" in loaded
+    assert (
+        loaded & {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.runs", "hermes_rl.environment"} == set()
+    )
 
 
 def test_the_help_of_an_environment_shows_its_own_defaults() -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from hermes_rl.cli.export import export
 from hermes_rl.cli.report import report
-from hermes_rl.store import RecordWriter, record_of
+from hermes_rl.store.records import RecordWriter, record_of
 from tests.store.test_export import group, rollout
 
 

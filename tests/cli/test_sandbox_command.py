@@ -17,7 +17,7 @@ from tests.cli.test_command import hermes_rl
 ROOT = Path(__file__).parents[2]
 BROKEN = """
     from dataclasses import replace
-    from hermes_rl.sandbox import LocalBackend
+    from hermes_rl.sandbox.local import LocalBackend
 
     class Broken(LocalBackend):
         def __init__(self, word: str, number: int = 0) -> None:
@@ -36,7 +36,7 @@ BROKEN = """
 """
 ENVIRONMENT = """
     from hermes_rl import HermesAgentBaseEnv
-    from hermes_rl.sandbox import SandboxSpec
+    from hermes_rl.sandbox.spec import SandboxSpec
 
     class Env(HermesAgentBaseEnv):
         default_toolsets = ("terminal",)
@@ -58,7 +58,7 @@ ENVIRONMENT = """
 """
 OWNER = """
     import asyncio, os
-    from hermes_rl.sandbox import LocalBackend
+    from hermes_rl.sandbox.local import LocalBackend
 
     async def main():
         await LocalBackend().start()

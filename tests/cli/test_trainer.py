@@ -51,7 +51,7 @@ def test_a_name_that_leads_elsewhere_is_refused(capsys: pytest.CaptureFixture[st
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules |= {'numpy': None, 'tinker': None}; from hermes_rl.cli import main; main()"
+    program = "import sys; sys.modules |= {'numpy': None, 'tinker': None}; from hermes_rl.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", program, "trainer"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,

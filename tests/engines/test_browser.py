@@ -16,13 +16,18 @@ import pytest
 import pytest_asyncio
 
 from hermes_rl import jsontext
-from hermes_rl.agent import HermesAgentLoop
+from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.errors import ConfigError, ToolHostError, Whose
-from hermes_rl.inference import APIServerConfig, ServerManager
-from hermes_rl.sandbox import LocalBackend, SandboxPool
-from hermes_rl.tools import OpenToolset, ToolHost, ToolSession, open_toolsets
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.browser import chromium as chromium_module
 from hermes_rl.tools.browser.tab import Tab
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.toolset import OpenToolset
+from hermes_rl.tools.toolsets import open_toolsets
 from tests.support.browser_site import PIXEL, Site, explorer, ref_in
 from tests.support.scripted_model import ScriptedModel
 
@@ -457,7 +462,7 @@ async def test_closing_the_toolset_ends_chromium() -> None:
 
 OWNER = """
 import asyncio
-from hermes_rl.tools.browser import BrowserSettings
+from hermes_rl.tools.browser.settings import BrowserSettings
 from hermes_rl.tools.browser.chromium import Chromium
 
 async def main():

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.tokens.tokenizer import load_tokenizer
 from hermes_rl.training.weights.adapter import Adapter
 from hermes_rl.training.weights.gguf_file import write_gguf

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs import inference_test
+from hermes_rl.runs.inference_test.testing import run_test
 from tests.engines.conftest import Endpoint
 
 
@@ -15,7 +15,7 @@ async def test_a_small_model_shows_that_the_environment_works(
 ) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     # It is right in 28% of its rollouts: 32 of them without a right or without a wrong one happen once in 37,000 runs.
-    report = await inference_test.test_inference(
+    report = await run_test(
         "terminal_test",
         "terminal_test",
         {"max_num_workers": 2},

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import JudgeError
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.rewards import Judge
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.rewards.judge import Judge
 from tests.engines.conftest import READY_DEADLINE_S, SCRIPT, Endpoint, first_line
 
 # scripts/small_model.py lets the model write its own text, which switches structured output off; here it is on.

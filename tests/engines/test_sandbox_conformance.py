@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.sandbox import Backend, make_backend
-from hermes_rl.sandbox.conformance import Outcome, check_backend
+from hermes_rl.sandbox.backends import make_backend
+from hermes_rl.sandbox.conformance.suite import Outcome, check_backend
+from hermes_rl.sandbox.protocol import Backend
 from tests.sandbox.conftest import (  # noqa: F401 - fixtures
     apptainer,
     daytona_cloud,

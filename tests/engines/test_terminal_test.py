@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from tests.engines.conftest import Endpoint
 
 ROOT = Path(__file__).parents[2]

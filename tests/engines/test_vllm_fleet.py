@@ -11,7 +11,8 @@ import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.tokens.exchange import Sampled
-from hermes_rl.training.vllm_fleet import FleetTimes, VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.membership import FleetTimes
 from scripts.hf_model import model_folder
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.adapters import random_adapter

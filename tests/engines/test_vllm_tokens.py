@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from hermes_rl.errors import ContextFullError, EndpointError
-from hermes_rl.inference import APIServerConfig, ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import Endpoint
 from hermes_rl.inference.token_engines import ABSENT, Route, SamplingRequest, engine_for
 from hermes_rl.tokens.exchange import Answer, Finish, Sampled

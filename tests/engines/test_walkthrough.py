@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from tests.engines.conftest import Endpoint
 
 pytestmark = pytest.mark.long

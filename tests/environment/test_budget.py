@@ -14,7 +14,7 @@ from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.trajectory import Rollout, StopReason, Usage
 from tests.environment.test_rollouts import writes_the_number
 from tests.support.environments import FileEnv, opened

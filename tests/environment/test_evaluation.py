@@ -15,7 +15,7 @@ from hermes_rl.environment.evaluation.folder import evaluation_folder
 from hermes_rl.environment.evaluation.measuring import sample_counts, time_by_span
 from hermes_rl.environment.evaluation.table import estimate_text, evaluation_table
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store import RecordWriter, read_groups
+from hermes_rl.store.records import RecordWriter, read_groups
 from hermes_rl.trajectory import Rollout, Span, StopReason, Timing
 from tests.environment.test_rollouts import writes_the_number
 from tests.support.environments import FileEnv, opened

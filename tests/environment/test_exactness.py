@@ -5,7 +5,7 @@ import pytest
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.exactness import format_settings, require_exact_tokens, tokenizer_name
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 
 
 def server(**settings: object) -> APIServerConfig:

@@ -16,7 +16,8 @@ from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.items import content_id
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store import only_writer, read_groups
+from hermes_rl.store.holding import only_writer
+from hermes_rl.store.records import read_groups
 from tests.chaos.killed_runs import all_but_times
 from tests.environment.test_rollouts import writes_the_number
 from tests.support.environments import FileEnv, opened

@@ -12,7 +12,7 @@ from hermes_rl import AgentResult, JudgeError, Reward, ToolContext
 from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.groups import run_group
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, Text
 

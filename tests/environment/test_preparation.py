@@ -13,7 +13,8 @@ from hermes_rl.environment.preparation import (
     specs_to_prepare,
 )
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import LocalBackend, SandboxSpec
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.spec import SandboxSpec
 from tests.support.environments import FileEnv
 
 

@@ -9,7 +9,7 @@ import pytest
 from hermes_rl import AgentResult, JudgeError, Reward, ToolContext
 from hermes_rl.environment.generation import generate_groups
 from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.trajectory import Group
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, ScriptedModel, Status, Text

@@ -12,7 +12,9 @@ from hermes_rl import AgentResult, ToolContext
 from hermes_rl.environment.groups import rollout_seed, run_group
 from hermes_rl.environment.items import content_id
 from hermes_rl.errors import ConfigError, JudgeError, SandboxError
-from hermes_rl.sandbox import BubblewrapBackend, Sandbox, SandboxSpec
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.trajectory import Group, Span, StopReason
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import (

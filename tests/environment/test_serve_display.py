@@ -11,7 +11,8 @@ from rich.console import Console
 
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.serve_display import Board, line, look, rows, showing
-from hermes_rl.terminal import console, picture
+from hermes_rl.terminal.look import picture
+from hermes_rl.terminal.screen import console
 
 
 @dataclass

@@ -5,8 +5,8 @@ import pytest
 
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
 from hermes_rl.environment.slots import Slots, Width, engine_law, evaluation_width, training_width
-from hermes_rl.inference import ServerManager
 from hermes_rl.inference.pressure import Law
+from hermes_rl.inference.server_manager import ServerManager
 
 AUTO = Width(size=4, fixed=8, first=2, most=8)
 

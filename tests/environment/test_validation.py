@@ -14,9 +14,10 @@ import pytest
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
 from hermes_rl.environment.preparation import NO_MODEL
 from hermes_rl.environment.steps import Step, run_script
-from hermes_rl.environment.validation import Report, Severity, check_environment, validate_environment
 from hermes_rl.environment.validation.cheats import named_files, our_cheats
-from hermes_rl.sandbox import SandboxSpec
+from hermes_rl.environment.validation.report import Report, Severity
+from hermes_rl.environment.validation.running import check_environment, validate_environment
+from hermes_rl.sandbox.spec import SandboxSpec
 
 PAIRS = [("17 + 25", "42"), ("9 * 13", "117"), ("300 - 7", "293"), ("88 / 8", "11"), ("5 * 55", "275")]
 SUMS = [{"question": question, "answer": answer} for question, answer in PAIRS]

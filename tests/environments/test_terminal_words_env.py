@@ -24,11 +24,11 @@ from environments.terminal_words_env import (
     solution,
 )
 from hermes_rl import APIServerConfig, Rollout, Step
-from hermes_rl.agents import AGENTS
 from hermes_rl.agents.installing import agents_home
+from hermes_rl.agents.registry import AGENTS
 from hermes_rl.environment.preparation import NO_MODEL
 from hermes_rl.environment.steps import run_script
-from hermes_rl.environment.validation import check_environment
+from hermes_rl.environment.validation.running import check_environment
 from hermes_rl.trajectory import StopReason
 from tests.environment.outside.programs import SMALL_AGENT
 from tests.support.scripted_model import Calls, ScriptedModel, Text

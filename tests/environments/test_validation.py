@@ -3,7 +3,7 @@
 import pytest
 
 from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.environment.validation import check_environment
+from hermes_rl.environment.validation.running import check_environment
 
 SLOW = {"swe", "harbor"}
 

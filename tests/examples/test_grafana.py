@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_group
 from tests.support.inference import USER, inference, saying
 from tests.support.trajectory_api import Caller, served

@@ -12,7 +12,7 @@ import aiohttp
 import openai
 import pytest
 
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from tests.gateway.test_standalone import TOKEN, chat, closed, opened
 from tests.support.gateway import heard
 from tests.support.inference import CHATML, ids

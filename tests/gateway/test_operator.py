@@ -13,7 +13,7 @@ from hermes_rl.gateway.passes import Passes
 from hermes_rl.gateway.sampling import RunSampling
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.gateway.standalone import StandaloneApp, Terms
-from hermes_rl.inference import ChatCompletion, ChatMessage, Choice
+from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.trajectory import Usage
 
 TOKEN = "operator-token"

@@ -13,7 +13,7 @@ from hermes_rl.gateway.bounds import Bounds
 from hermes_rl.gateway.passes import Pass
 from hermes_rl.gateway.rollout import GatewayRollout
 from hermes_rl.gateway.server import GatewayServer
-from hermes_rl.inference import ChatCompletion, ChatMessage, Choice
+from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.trajectory import Usage
 from tests.support.gateway import gateway, says
 from tests.support.inference import ids

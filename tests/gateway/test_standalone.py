@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from hermes_rl.store import group_of
+from hermes_rl.store.records import group_of
 from tests.support.gateway import says
 from tests.support.inference import CHATML, ids
 from tests.support.token_servers import VLLMServer

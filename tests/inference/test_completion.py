@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import EndpointError
-from hermes_rl.inference import ChatCompletion, ChatMessage
+from hermes_rl.inference.completion import ChatCompletion, ChatMessage
 from hermes_rl.trajectory import Usage
 
 ENDPOINT = "http://model/v1"

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 
 SECRET = "sk-very-secret"
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hermes_rl.errors import EndpointError
-from hermes_rl.inference import APIServerConfig, RetryPolicy, ServerManager
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.pressure import Law
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.messages import Message
 from tests.support.scripted_model import (
     Delayed,

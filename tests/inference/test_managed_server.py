@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
-from hermes_rl.inference import APIServerConfig, ManagedServer, RetryPolicy, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.tokens.chat_format import FormatSettings
 from tests.support.chat_models import chat_model
 from tests.support.scripted_model import Status

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError, EndpointError
-from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.pressure import Law
 from hermes_rl.inference.roster import addresses, following
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.messages import Message
 from tests.support.scripted_model import Reply, Script, ScriptedModel, Text, always
 

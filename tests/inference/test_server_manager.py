@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from hermes_rl.errors import ConfigError, EndpointError
-from hermes_rl.inference import APIServerConfig, RetryPolicy, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.messages import Message
 from hermes_rl.trajectory import Usage
 from tests.support.ports import free_port

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from hermes_rl.errors import ContextFullError, EndpointError
-from hermes_rl.inference import APIServerConfig, ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.token_engines import (
     ABSENT,

@@ -22,12 +22,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.rewards import ToolContext, bridged
-from hermes_rl.sandbox import Backend, Limits, Sandbox, SandboxPool, SandboxSpec, make_backend
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.process_tree import children
+from hermes_rl.sandbox.protocol import Backend, Sandbox
+from hermes_rl.sandbox.spec import Limits, SandboxSpec
 from hermes_rl.sandbox.warden import PATH
-from hermes_rl.tools import ToolHost, all_tools
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.toolsets import all_tools
 from tests.redteam import keyring
 from tests.redteam.attacks import BY_NAME, Attack
 from tests.redteam.judges import HONEST, PRELUDE, by_import, every_recipe

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.sandbox import AGENT, ROOT
+from hermes_rl.sandbox.spec import AGENT, ROOT
 from tests.redteam.arena import Plan
 from tests.redteam.undefended import ORDINARY
 from tests.redteam.world import World

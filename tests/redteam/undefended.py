@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes_rl.sandbox import Limits, cgroups
+from hermes_rl.sandbox import cgroups
 from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox.spec import Limits
 from tests.redteam.judges import PRELUDE, Judge
 from tests.redteam.world import Traces, World
 from tests.sandbox.living import living, nap

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError, SandboxError, VerifierError
-from hermes_rl.rewards import ToolContext, bridged
 from hermes_rl.rewards.cases import Case, CaseResults, run_cases, same_text
-from hermes_rl.sandbox import Sandbox, SandboxPool, SandboxSpec, open_backend
-from hermes_rl.tools import ToolHost, all_tools
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import SandboxSpec
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.toolsets import all_tools
 from hermes_rl.trajectory import Reward
 from tests.sandbox.living import living, nap
 

@@ -14,8 +14,8 @@ import pytest
 
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.errors import ConfigError, JudgeError, VerifierError
-from hermes_rl.rewards import bridged, wait
 from hermes_rl.rewards.cpu_process import CpuWorkers, cpu_reward
+from hermes_rl.rewards.sync_bridge import bridged, wait
 from hermes_rl.trajectory import Reward
 from tests.rewards.cpu_functions import (
     Grouped,

@@ -14,9 +14,10 @@ import pytest
 
 from hermes_rl.errors import ConfigError, JudgeError, Whose
 from hermes_rl.home import rl_home
-from hermes_rl.inference import APIServerConfig, RetryPolicy
-from hermes_rl.rewards import Judge, Judgement, bridged
-from hermes_rl.rewards.judge import JudgementCache
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import RetryPolicy
+from hermes_rl.rewards.judge import Judge, Judgement, JudgementCache
+from hermes_rl.rewards.sync_bridge import bridged
 from tests.support.scripted_model import (
     Delayed,
     EmptyChoices,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.rewards import bridged, wait
+from hermes_rl.rewards.sync_bridge import bridged, wait
 
 
 async def after(seconds: float, value: Any = None) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from hermes_rl.environment.loader import load_environment
-from hermes_rl.rewards import bridged
+from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.watchdog import Hold, Watchdog, _Stretch, _Suspect, _Usage, is_authors, watching
 from tests.support.environments import opened
 from tests.support.scripted_model import ScriptedModel, Text, always

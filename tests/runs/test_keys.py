@@ -25,7 +25,7 @@ from hermes_rl.runs.keys import (
     set_key,
     unset_key,
 )
-from hermes_rl.store import only_writer
+from hermes_rl.store.holding import only_writer
 
 SECRET = "canary-0123456789-abcdefgh"
 SET_ONE = "import sys; from hermes_rl.runs.keys import set_key; set_key(sys.argv[1], sys.argv[2])"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from hermes_rl.sandbox import Backend, BubblewrapBackend, LocalBackend, Sandbox
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.protocol import Backend, Sandbox
 from tests.support.sandbox_parts import DockerDaemon, Parts, PodmanService, SshServer, find_parts
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Capabilities, Command, ExecResult, LocalBackend, Sandbox, SandboxSpec
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.protocol import Command, ExecResult, Sandbox
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 
 LOCAL = LocalBackend.capabilities
 

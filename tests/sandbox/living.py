@@ -4,8 +4,8 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from hermes_rl.sandbox import Sandbox
 from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox.protocol import Sandbox
 
 
 def nap() -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import SandboxSpec
 from hermes_rl.sandbox.baked_images import baked_images, local_engines, remove_baked_image
 from hermes_rl.sandbox.docker import DockerBackend, PodmanBackend
+from hermes_rl.sandbox.spec import SandboxSpec
 from tests.support.sandbox_parts import IMAGE, ContainerServer
 
 SPEC = SandboxSpec(image=IMAGE, setup="head -c 3000000 /dev/urandom > /opt/large")

@@ -13,17 +13,18 @@ import pytest
 
 import hermes_rl
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import ROOT, SandboxSpec, make_backend
+from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.cloud import CloudBackend
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.reaper import reap
+from hermes_rl.sandbox.spec import ROOT, SandboxSpec
 from tests.sandbox.living import begun
 
 SOURCE = Path(next(iter(hermes_rl.__path__))).parent
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox import make_backend
+    from hermes_rl.sandbox.backends import make_backend
 
     async def main(name, lease):
         backend = make_backend(name, {"lease": float(lease)})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import Backend
-from hermes_rl.sandbox.conformance import CHECKS, GROUPS, Outcome, Row, check_backend, selected
+from hermes_rl.sandbox.conformance.suite import CHECKS, GROUPS, Outcome, Row, check_backend, selected
+from hermes_rl.sandbox.protocol import Backend
 from tests.sandbox import faulty
 from tests.sandbox.faulty import LOCAL, Through, ThroughBackend
 

@@ -3,9 +3,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import Limits, SandboxSpec
 from hermes_rl.sandbox.cloud import OWNER_LABEL, SANDBOX_LABEL
 from hermes_rl.sandbox.daytona import DaytonaBackend
+from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
 if TYPE_CHECKING:
     from tests.support.daytona_cloud import DaytonaCloud

@@ -18,11 +18,13 @@ import pytest
 
 import hermes_rl
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Backend, Limits, Sandbox, SandboxSpec, make_backend
+from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.docker import BAKED, DockerBackend, PodmanBackend
 from hermes_rl.sandbox.engine import OWNER_LABEL, SANDBOX_LABEL
 from hermes_rl.sandbox.ledger import Ledger, abandoned
+from hermes_rl.sandbox.protocol import Backend, Sandbox
 from hermes_rl.sandbox.reaper import reap
+from hermes_rl.sandbox.spec import Limits, SandboxSpec
 from tests.sandbox.living import begun, living, nap
 from tests.support.sandbox_parts import IMAGE, ContainerServer, DockerDaemon, Parts
 
@@ -440,7 +442,7 @@ async def test_a_cancelled_start_leaves_nothing(backend: DockerBackend, engine: 
 
 OWNER = """
     import asyncio, json, sys
-    from hermes_rl.sandbox import make_backend
+    from hermes_rl.sandbox.backends import make_backend
 
     async def main(name, settings, count, nap):
         backend = make_backend(name, json.loads(settings))

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from hermes_rl.sandbox import Sandbox
+from hermes_rl.sandbox.protocol import Sandbox
 
 
 async def test_the_exit_code_and_both_streams_come_back(sandbox: Sandbox) -> None:

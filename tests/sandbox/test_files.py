@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.sandbox import Sandbox
+from hermes_rl.sandbox.protocol import Sandbox
 
 ODD_NAMES = [
     "plain",

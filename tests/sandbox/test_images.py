@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import BubblewrapBackend, LocalBackend, SandboxSpec
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.sandbox.unpacking import BadArchiveError, unpack
 from tests.sandbox.ordinary import run_as_nobody
 from tests.sandbox.small_root import make_small_root
@@ -365,7 +367,8 @@ async def test_what_a_dead_process_left_half_done_is_begun_anew(bubblewrap: Bubb
 
 ORDINARY = """
     import asyncio, sys
-    from hermes_rl.sandbox import BubblewrapBackend, SandboxSpec
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.spec import SandboxSpec
 
     async def main():
         backend = BubblewrapBackend()

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.sandbox import BubblewrapBackend, Sandbox
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
+from hermes_rl.sandbox.protocol import Sandbox
 from tests.sandbox.living import living, nap
 
 SECRET = "sk-this-must-never-be-seen"

@@ -6,8 +6,9 @@ import time
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import Backend, BubblewrapBackend, Sandbox
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
+from hermes_rl.sandbox.protocol import Backend, Sandbox
 from tests.sandbox.living import living, nap
 
 ESCAPES = {

@@ -13,8 +13,13 @@ import uvloop
 
 import hermes_rl
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Backend, BubblewrapBackend, LocalBackend, SandboxPool, namespaces, open_backend
+from hermes_rl.sandbox import namespaces
+from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.process_tree import children, everyone
+from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.protocol import Backend as BackendProtocol
 from tests.sandbox.living import arguments, living, nap
 
@@ -63,7 +68,7 @@ async def test_the_sandbox_dies_when_bwrap_does(bubblewrap: BubblewrapBackend) -
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox import BubblewrapBackend
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -101,7 +106,7 @@ def test_killing_the_owner_leaves_no_process() -> None:
 
 STARTER = """
     import asyncio
-    from hermes_rl.sandbox import BubblewrapBackend
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -151,7 +156,7 @@ async def test_a_forked_worker_does_not_keep_a_sandbox_alive(bubblewrap: Bubblew
 
 ORDINARY = """
     import asyncio
-    from hermes_rl.sandbox import open_backend
+    from hermes_rl.sandbox.backends import open_backend
 
     async def main():
         backend = await open_backend("auto")

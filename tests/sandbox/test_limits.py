@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import BubblewrapBackend, BubblewrapSandbox, Limits, SandboxSpec, cgroups
+from hermes_rl.sandbox import cgroups
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend, BubblewrapSandbox
 from hermes_rl.sandbox.cgroups import ControlGroups, Mount, Place, bases, mounted, own_groups
 from hermes_rl.sandbox.reaper import reap
-from hermes_rl.sandbox.spec import Capabilities, settled
+from hermes_rl.sandbox.spec import Capabilities, Limits, SandboxSpec, settled
 from tests.sandbox.ordinary import SOURCE, run_as_nobody
 
 ALL = {"memory_mb", "cpus", "processes"}
@@ -187,7 +188,7 @@ async def test_every_process_of_a_sandbox_is_in_its_groups(jail: BubblewrapSandb
 
 OWNER = """
     import asyncio
-    from hermes_rl.sandbox import BubblewrapBackend
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -247,7 +248,8 @@ def test_our_own_limits_are_left_out_where_they_cannot_be_held() -> None:
 ORDINARY = """
     import asyncio
     from hermes_rl.errors import ConfigError
-    from hermes_rl.sandbox import BubblewrapBackend, Limits, SandboxSpec
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
     async def main():
         backend = BubblewrapBackend()
@@ -286,7 +288,8 @@ def test_an_ordinary_user_without_groups_has_bounded_processes_and_disk(place: P
 
 DELEGATED = """
     import asyncio
-    from hermes_rl.sandbox import BubblewrapBackend, Limits, SandboxSpec
+    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
     async def main():
         backend = BubblewrapBackend()

@@ -4,9 +4,9 @@ import pytest
 from modal_proto import api_pb2
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import Limits, SandboxSpec
 from hermes_rl.sandbox.cloud import OWNER_LABEL, SANDBOX_LABEL
 from hermes_rl.sandbox.modal import ModalBackend
+from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
 if TYPE_CHECKING:
     from tests.support.modal_cloud import ModalCloud

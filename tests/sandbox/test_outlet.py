@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import LocalBackend, Sandbox
 from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.local import LocalBackend
 from hermes_rl.sandbox.outlet import Connect, outlet
+from hermes_rl.sandbox.protocol import Sandbox
 from tests.sandbox.test_ssh import settings
 from tests.support.sandbox_parts import IMAGE
 

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import Capabilities, LocalBackend, Sandbox, SandboxPool, SandboxSpec
-from hermes_rl.sandbox.local import LocalSandbox
+from hermes_rl.sandbox.local import LocalBackend, LocalSandbox
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 
 
 class Counting:

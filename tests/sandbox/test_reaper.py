@@ -16,8 +16,11 @@ import pytest
 
 import hermes_rl
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import BubblewrapBackend, LocalBackend, cgroups, make_backend
+from hermes_rl.sandbox import cgroups
+from hermes_rl.sandbox.backends import make_backend
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.ledger import Ledger, living_backends
+from hermes_rl.sandbox.local import LocalBackend
 from hermes_rl.sandbox.reaper import reap, reaping
 from hermes_rl.sandbox.spec import DEFAULT_LIMITS
 from tests.sandbox.living import living, nap
@@ -26,7 +29,7 @@ SOURCE = Path(next(iter(hermes_rl.__path__))).parent
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox import make_backend
+    from hermes_rl.sandbox.backends import make_backend
 
     async def main(name, count, nap):
         backend = make_backend(name)

@@ -17,12 +17,14 @@ import pytest
 
 import hermes_rl
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Backend, SandboxSpec, cgroups, make_backend
+from hermes_rl.sandbox import cgroups
+from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.ledger import Ledger
 from hermes_rl.sandbox.process_tree import children, descendants
+from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.reaper import reap
 from hermes_rl.sandbox.singularity import SingularityBackend, SingularitySandbox
-from hermes_rl.sandbox.spec import DEFAULT_LIMITS, Limits
+from hermes_rl.sandbox.spec import DEFAULT_LIMITS, Limits, SandboxSpec
 from tests.sandbox.living import living, nap
 from tests.support.sandbox_parts import Parts
 
@@ -224,7 +226,7 @@ async def test_a_dead_warden_is_a_death(singularity: SingularityBackend) -> None
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox import make_backend
+    from hermes_rl.sandbox.backends import make_backend
 
     async def main(image, binary, count, nap):
         backend = make_backend("singularity", {"image": image, "binary": binary})
@@ -363,7 +365,8 @@ async def test_a_start_that_takes_too_long_is_given_up(apptainer: Path, parts: P
 
 ORDINARY = """
     import asyncio, sys
-    from hermes_rl.sandbox import SandboxSpec, make_backend
+    from hermes_rl.sandbox.backends import make_backend
+    from hermes_rl.sandbox.spec import SandboxSpec
 
     async def main(archive, binary):
         backend = make_backend("singularity", {"binary": binary})

@@ -18,9 +18,12 @@ import pytest
 
 import hermes_rl
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Backend, SandboxPool, SandboxSpec, make_backend
+from hermes_rl.sandbox.backends import make_backend
 from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.reaper import reap
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.sandbox.ssh import SshBackend, SshSandbox
 from tests.sandbox.living import arguments, living, nap
 from tests.support.sandbox_parts import Server, SshServer
@@ -298,7 +301,7 @@ async def test_what_cannot_be_removed_now_stays_in_the_ledger(
 
 OWNER = """
     import asyncio, os, sys, time
-    from hermes_rl.sandbox import make_backend
+    from hermes_rl.sandbox.backends import make_backend
 
     async def main(settings, count, nap, fork):
         backend = make_backend("ssh", eval(settings))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hermes_rl.sinks import MetricsRun, Sinks
+from hermes_rl.sinks.opening import MetricsRun, Sinks
 from hermes_rl.sinks.worker import Row, Sink, Worker
-from hermes_rl.store import RecordWriter
+from hermes_rl.store.records import RecordWriter
 
 # A key of the right form, so that wandb takes it for one.
 KEY = "0123456789abcdef" * 3

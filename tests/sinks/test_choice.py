@@ -9,8 +9,10 @@ import pytest
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
 from hermes_rl.errors import ConfigError
 from hermes_rl.secrets import HIDDEN
-from hermes_rl.sinks import Asked, choice, open_sinks, saved_config
-from hermes_rl.sinks.choice import chosen
+from hermes_rl.sinks import choice
+from hermes_rl.sinks.choice import Asked, chosen
+from hermes_rl.sinks.opening import open_sinks
+from hermes_rl.sinks.values import saved_config
 from hermes_rl.sinks.wandb_run import wandb_is_set_up
 from tests.sinks.parts import KEY, run
 

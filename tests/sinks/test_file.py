@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hermes_rl.sinks import Asked, open_sinks
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import open_sinks
 from tests.sinks.parts import lines, run
 
 

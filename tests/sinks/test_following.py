@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sinks import following, read_metrics
+from hermes_rl.sinks import following
 from hermes_rl.sinks.following import Followed
+from hermes_rl.sinks.reading import read_metrics
 
 
 @pytest.fixture

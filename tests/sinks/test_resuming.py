@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sinks import Asked, open_sinks, read_metrics
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import open_sinks
+from hermes_rl.sinks.reading import read_metrics
 from tests.sinks.parts import Recorded, lines, offline_run, run, run_program, with_sinks
 
 
@@ -113,7 +115,8 @@ async def test_a_kept_identity_of_another_format_is_refused(tmp_path: Path) -> N
 PROGRAM = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
-from hermes_rl.sinks import Asked, MetricsRun, open_sinks
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import MetricsRun, open_sinks
 
 async def main(folder, sink, resumed_from, last, end):
     run = MetricsRun("trainer", Path(folder), resumed_from=int(resumed_from))

@@ -8,7 +8,8 @@ from tests.sinks.parts import run_program
 TRACKIO_PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from hermes_rl.sinks import Asked, MetricsRun, open_sinks
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import MetricsRun, open_sinks
 
 async def main(folder):
     run = MetricsRun("env", folder, "my run", config={"group_size": 3})

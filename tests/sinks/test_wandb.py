@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.secrets import HIDDEN
-from hermes_rl.sinks import Asked, open_sinks
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import open_sinks
 from tests.sinks.parts import KEY, lines, offline_run, run, run_program
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
-from hermes_rl.sinks import Asked, MetricsRun, open_sinks, saved_config
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import MetricsRun, open_sinks
+from hermes_rl.sinks.values import saved_config
 
 assert not {"wandb", "trackio"} & sys.modules.keys()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.store import RecordWriter, record_of
 from hermes_rl.store.export import Dpo, Exported, Form, Sft, count_lines, export_groups
+from hermes_rl.store.records import RecordWriter, record_of
 from hermes_rl.trajectory import Group, Provenance, Rollout, StopReason
 
 PROVENANCE = Provenance(environment="e", environment_hash="h", model="m", versions={})

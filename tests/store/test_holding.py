@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import in_turn, only_writer
+from hermes_rl.store.holding import in_turn, only_writer
 
 HOLDER = """
 import sys
 from pathlib import Path
-from hermes_rl.store import in_turn
+from hermes_rl.store.holding import in_turn
 with in_turn(Path(sys.argv[1]), 1, "it"):
     print("held", flush=True)
     sys.stdin.read()

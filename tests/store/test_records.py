@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.store import RecordWriter, group_of, read_groups, record_of, write_document
-from hermes_rl.store.records import FORMAT, TAIL
+from hermes_rl.store.records import FORMAT, TAIL, RecordWriter, group_of, read_groups, record_of, write_document
 from hermes_rl.trajectory import (
     Group,
     Provenance,
@@ -231,7 +230,7 @@ def test_a_file_that_is_one_torn_line_starts_anew(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from hermes_rl.store import RecordWriter
+from hermes_rl.store.records import RecordWriter
 
 with RecordWriter(Path(sys.argv[1])) as writer:
     writer.write({"kept": 1})

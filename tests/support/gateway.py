@@ -14,7 +14,9 @@ from hermes_rl.gateway.bounds import Bounds
 from hermes_rl.gateway.passes import Pass, Passes
 from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
 from hermes_rl.gateway.server import GatewayServer
-from hermes_rl.inference import APIServerConfig, ManagedServer, RetryPolicy, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.tokens.invariant import Checked
 from tests.support.inference import CHATML, ids
 from tests.support.token_servers import Tokens, TokenScript, VLLMServer

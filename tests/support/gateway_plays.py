@@ -22,9 +22,9 @@ from hermes_rl.gateway.passes import Passes
 from hermes_rl.gateway.rollout import Policy, RunSampling
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.gateway.standalone import StandaloneApp, Terms
-from hermes_rl.inference import ServerManager
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.messages import Message, ToolCall
-from hermes_rl.store import group_of
+from hermes_rl.store.records import group_of
 from hermes_rl.tokens.chat_format import FormatSettings
 from hermes_rl.tokens.formats import chat_format
 from hermes_rl.tokens.tokenizer import load_tokenizer

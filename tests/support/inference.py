@@ -9,7 +9,8 @@ import aiohttp
 
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.training.inference_server import ChatFormats, InferenceSettings, inference_server
+from hermes_rl.training.inference_server.server import inference_server
+from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
 from hermes_rl.training.sampling_policy import SamplingPolicy
 from tests.support.chat_models import ChatModel, chat_model
 from tests.support.scripted_sampler import ScriptedSampler

@@ -11,8 +11,8 @@ import pytest
 
 from environments.terminal_test_env import TerminalTestEnv
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
-from hermes_rl.agents import AGENTS
 from hermes_rl.agents.installing import install
+from hermes_rl.agents.registry import AGENTS
 from hermes_rl.trajectory import Rollout
 from tests.support.chat_models import chat_model
 from tests.support.token_servers import Asked, Tokens, VLLMServer, logprob_of

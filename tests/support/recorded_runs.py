@@ -16,7 +16,7 @@ from hermes_rl.processes import Identity
 from hermes_rl.runs.places import RunPlaces, records
 from hermes_rl.runs.run_file import EnvironmentEntry, RunFile
 from hermes_rl.runs.states import PartStanding, PartState, Phase, RunState
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 
 DEAD = Identity(os.getpid(), "another beginning")
 

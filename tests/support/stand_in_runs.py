@@ -5,7 +5,7 @@ from typing import Any
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.rl_tools import RunFunctions
+from hermes_rl.runs.rl_tools.desk import RunFunctions
 from hermes_rl.runs.run_file import RunFile
 
 STEPS = 3

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.states import Phase
 from hermes_rl.runs.supervision import await_phase, stop_run
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 from scripts.hf_model import model_folder
 from tests.support.skyrl_engine import skyrl_environment
 

@@ -10,7 +10,7 @@ import aiohttp
 import uvicorn
 
 from hermes_rl.api.app import ApiSettings, create_app
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 
 GROUP = {"Content-Type": "application/vnd.hermes-rl.group"}
 DEFAULTS = ApiSettings()

@@ -8,8 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from hermes_rl import jsontext
-from hermes_rl.sandbox import LocalBackend, SandboxPool
-from hermes_rl.tools import ToolHost, ToolSession, open_toolsets
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.toolsets import open_toolsets
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hermes_rl.terminal import Look, counts, picture, sparkline
-from hermes_rl.terminal.look import times
+from hermes_rl.terminal.look import Look, counts, picture, sparkline, times
 
 
 def drawn(look: Look, width: int = 100) -> str:

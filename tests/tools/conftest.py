@@ -6,8 +6,12 @@ import pytest
 import uvloop
 
 from hermes_rl import jsontext
-from hermes_rl.sandbox import Backend, SandboxPool, open_backend
-from hermes_rl.tools import ToolHost, ToolSession, all_tools
+from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.toolsets import all_tools
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 

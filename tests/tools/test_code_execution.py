@@ -8,9 +8,13 @@ import pytest
 
 from hermes_rl.environment.groups import run_group
 from hermes_rl.errors import ToolHostError
-from hermes_rl.sandbox import Command, ExecResult, LocalBackend, LocalSandbox, SandboxPool
-from hermes_rl.tools import ToolHost, ToolSession, all_tools
+from hermes_rl.sandbox.local import LocalBackend, LocalSandbox
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Command, ExecResult
 from hermes_rl.tools.code_execution import STREAM_SHOWN
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.toolsets import all_tools
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, calls_then_text
 from tests.tools.conftest import Call

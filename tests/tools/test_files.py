@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.tools import ToolSession
 from hermes_rl.tools.files import LINE_SHOWN
+from hermes_rl.tools.session import ToolSession
 from tests.tools.conftest import Call
 
 

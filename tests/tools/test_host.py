@@ -3,8 +3,9 @@ import asyncio
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import LocalBackend, SandboxPool
-from hermes_rl.tools import ToolHost
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.tools.host import ToolHost
 
 
 def new_host() -> ToolHost:

@@ -14,10 +14,14 @@ import pytest
 
 from hermes_rl.environment.groups import run_group
 from hermes_rl.errors import ConfigError, ToolHostError
-from hermes_rl.sandbox import LocalBackend, SandboxPool
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.process_tree import everyone
-from hermes_rl.tools import ToolChoice, ToolHost, ToolOutcome, all_tools, open_toolsets
+from hermes_rl.tools.choice import ToolChoice
+from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.mcp_servers import RESULT_SHOWN, McpServer, McpSettings, check_against
+from hermes_rl.tools.session import ToolOutcome
+from hermes_rl.tools.toolsets import all_tools, open_toolsets
 from tests.support.environments import FileEnv, opened
 from tests.support.mcp_server import PICTURE, ROOT, command, http_command, http_server
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, always, calls_then_text

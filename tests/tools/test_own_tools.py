@@ -9,7 +9,8 @@ import pytest
 
 from hermes_rl import ConfigError, ToolHostError, ToolUseError, tool
 from hermes_rl.environment.groups import run_group
-from hermes_rl.tools import Tool, ToolSession
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.tool import Tool
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, always, calls_then_text
 

@@ -5,8 +5,12 @@ import pytest
 
 from hermes_rl import jsontext
 from hermes_rl.errors import SandboxError, ToolHostError
-from hermes_rl.sandbox import Backend, SandboxPool
-from hermes_rl.tools import Tool, ToolHost, ToolSession, ToolUseError, all_tools, tool
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
+from hermes_rl.tools.tool import Tool, ToolUseError, tool
+from hermes_rl.tools.toolsets import all_tools
 from hermes_rl.trajectory import Span
 from tests.tools.conftest import Call
 

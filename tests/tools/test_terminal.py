@@ -2,10 +2,12 @@ import asyncio
 import time
 from typing import Any
 
-from hermes_rl.sandbox import Backend, SandboxPool
-from hermes_rl.tools import ToolHost, ToolSession, all_tools
-from hermes_rl.tools.session import BackgroundProcess
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import BackgroundProcess, ToolSession
 from hermes_rl.tools.terminal import OUTPUT_SHOWN
+from hermes_rl.tools.toolsets import all_tools
 from tests.tools.conftest import Call
 
 # Commands.

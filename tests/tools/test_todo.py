@@ -7,7 +7,8 @@ import pytest
 
 from hermes_rl import jsontext
 from hermes_rl.environment.groups import run_group
-from hermes_rl.tools import ToolHost, ToolSession
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.todo import LONGEST_LIST
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text

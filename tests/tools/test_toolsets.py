@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.tools import TOOLSETS, ToolChoice, all_tools, open_toolsets
+from hermes_rl.tools.choice import ToolChoice
+from hermes_rl.tools.toolsets import TOOLSETS, all_tools, open_toolsets
 
 
 def test_the_configurations_choice_goes_over_the_default() -> None:

@@ -13,8 +13,12 @@ from aiohttp import web
 
 from hermes_rl.environment.groups import run_group
 from hermes_rl.errors import ConfigError, ToolHostError
-from hermes_rl.sandbox import Backend, LocalBackend, SandboxPool
-from hermes_rl.tools import ToolHost, ToolOutcome, ToolSession, all_tools, open_toolsets
+from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolOutcome, ToolSession
+from hermes_rl.tools.toolsets import all_tools, open_toolsets
 from hermes_rl.tools.vision import _grey_square, media_type
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import (

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
-from hermes_rl.agent import HermesAgentLoop
+from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerManager
-from hermes_rl.tools import ToolSession
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.web import fetching
 from hermes_rl.tools.web.bm25 import BM25, terms_of
 from hermes_rl.tools.web.corpus import Corpus, Page, read_corpus

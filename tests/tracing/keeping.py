@@ -9,9 +9,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from hermes_rl import jsontext
-from hermes_rl.tracing import Scope, TracedSpan
 from hermes_rl.tracing.exporter import export_all
-from hermes_rl.tracing.span import new_trace
+from hermes_rl.tracing.span import Scope, TracedSpan, new_trace
 
 
 class Kept:

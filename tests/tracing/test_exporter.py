@@ -1,4 +1,4 @@
-from hermes_rl.tracing import span
+from hermes_rl.tracing.span import span
 from tests.tracing.keeping import Kept, attributes
 
 

@@ -8,15 +8,15 @@ import aiohttp
 import pytest
 
 from hermes_rl.api.client.connection import Connection
-from hermes_rl.inference import APIServerConfig, ServerManager
-from hermes_rl.inference.config import ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role
 from hermes_rl.runs.supervision.supervisor import Supervisor
 from hermes_rl.runs.supervision.wanted import Wish
-from hermes_rl.store.database import open_store
-from hermes_rl.tracing import span, within
+from hermes_rl.store.database.store import open_store
 from hermes_rl.tracing.opening import TRACEPARENT, new_traceparent
+from hermes_rl.tracing.span import span, within
 from tests.support.inference import USER, inference, saying
 from tests.support.trace_collector import TraceCollector
 from tests.support.trajectory_api import served

@@ -3,8 +3,16 @@ import asyncio
 import pytest
 
 from hermes_rl.errors import SandboxError
-from hermes_rl.tracing import NOTHING, current_span, group_span, headers, remote_span, span, within
-from hermes_rl.tracing.span import read_traceparent
+from hermes_rl.tracing.span import (
+    NOTHING,
+    current_span,
+    group_span,
+    headers,
+    read_traceparent,
+    remote_span,
+    span,
+    within,
+)
 from tests.tracing.keeping import Kept
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

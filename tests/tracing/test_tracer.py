@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.tracing import Tracing, span, traced
 from hermes_rl.tracing import tracer as tracer_module
+from hermes_rl.tracing.opening import Tracing, traced
+from hermes_rl.tracing.span import span
 from hermes_rl.tracing.tracer import Exporting, Tracer
 from tests.support.trace_collector import TraceCollector
 

@@ -8,7 +8,8 @@ import pytest
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.training.engine import EngineError
 from hermes_rl.training.publishing import VllmPublishing
-from hermes_rl.training.vllm_fleet import FleetTimes, VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.membership import FleetTimes
 from tests.support.lora_server import LoraServer
 from tests.support.scripted_model import Status
 from tests.training.weights.archives import FILES, ArchiveServer, packed

@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from hermes_rl.store.database import Retention, Store
+from hermes_rl.store.database.groups import Retention
+from hermes_rl.store.database.store import Store
 from hermes_rl.trajectory import StopReason
 from hermes_rl.viewer.report.making import write_report
 from hermes_rl.viewer.sources.source import no_runs

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.sinks import Asked, MetricsRun, open_sinks
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import MetricsRun, open_sinks
 
 OFFLINE = {"WANDB_MODE": "offline", "TRACKIO_DIR": "trackio", "HF_HUB_OFFLINE": "1"}
 

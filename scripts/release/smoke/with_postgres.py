@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 from hermes_rl.store.codec import encode
-from hermes_rl.store.database import Trainer, open_store
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import open_store
 from hermes_rl.trajectory import Group, Provenance, Rollout, StopReason
 
 

@@ -21,7 +21,8 @@ from hermes_rl.errors import AuthorError, ContextFullError, EndpointError, ToolH
 from hermes_rl.messages import Message, ToolCall, with_own_ids
 from hermes_rl.parsers import BrokenCall, get_parser
 from hermes_rl.parsers.markers import leaked_marker
-from hermes_rl.tools import ToolHost, ToolOutcome, ToolSession
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolOutcome, ToolSession
 from hermes_rl.trajectory import Span, StopReason, Timing, ToolUse, Usage
 
 ARGUMENTS_SHOWN, RESULT_SHOWN = 200, 500

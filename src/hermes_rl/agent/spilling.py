@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hermes_rl.agent.limits import ResultBudget
-from hermes_rl.tools import ToolOutcome, ToolSession
+from hermes_rl.tools.session import ToolOutcome, ToolSession
 
 READERS = {"read_file", "terminal"}
 

@@ -24,7 +24,9 @@ from hermes_rl.api.routes.watching import watching_routes
 from hermes_rl.api.settings import ApiSettings
 from hermes_rl.api.traced import traced
 from hermes_rl.api.wire import Problem
-from hermes_rl.store.database import Retention, Store, StoreError
+from hermes_rl.store.database.errors import StoreError
+from hermes_rl.store.database.groups import Retention
+from hermes_rl.store.database.store import Store
 from hermes_rl.version import __version__
 
 __all__ = ["ApiSettings", "create_app"]

@@ -9,7 +9,7 @@ from time import monotonic
 
 from hermes_rl.api.problems import RefusedError
 from hermes_rl.api.settings import ApiSettings
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 
 FRESH = 0.5
 # Other replicas' posts are seen by looking.

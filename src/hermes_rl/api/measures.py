@@ -11,8 +11,8 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_rl.store.database import Status, Tally
 from hermes_rl.store.database.intake import Histogram, Intake
+from hermes_rl.store.database.listing import Status, Tally
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0)
 MOST_BEHIND = 16

@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from hermes_rl.api.wire import Problem
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store.database import (
+from hermes_rl.store.database.errors import (
     LeaseLostError,
     StoreError,
     StoreFullError,

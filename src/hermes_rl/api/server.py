@@ -6,7 +6,7 @@ from dataclasses import replace
 from hermes_rl.api.app import create_app
 from hermes_rl.api.listening import listen, own_names, serve
 from hermes_rl.api.settings import ApiSettings
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 
 
 def guarded(settings: ApiSettings, host: str) -> ApiSettings:

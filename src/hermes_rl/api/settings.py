@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hermes_rl.store.database import Retention
+from hermes_rl.store.database.groups import Retention
 
 MEGABYTE = 2**20
 

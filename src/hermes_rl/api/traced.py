@@ -6,8 +6,7 @@ Always true: a request whose caller does not trace makes no span, so probes and 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_rl.tracing import current_scope, remote_span
-from hermes_rl.tracing.span import Keeping
+from hermes_rl.tracing.span import Keeping, current_scope, remote_span
 
 HEADER = b"traceparent"
 

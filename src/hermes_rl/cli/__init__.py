@@ -1,5 +1,1 @@
 """The hermes-rl command."""
-
-from hermes_rl.cli.main import main
-
-__all__ = ["main"]

@@ -3,9 +3,8 @@
 import click
 
 from hermes_rl import jsontext
-from hermes_rl.agents import AGENTS
 from hermes_rl.agents.installing import STEPS, install, installed
-from hermes_rl.agents.registry import known
+from hermes_rl.agents.registry import AGENTS, known
 from hermes_rl.cli.progress import progress
 
 

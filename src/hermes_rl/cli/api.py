@@ -9,10 +9,10 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.home import rl_home
 from hermes_rl.secrets import is_literal, resolved_key
-from hermes_rl.store.database import Retention
+from hermes_rl.store.database.groups import Retention
 from hermes_rl.terminal.running import on_a_loop, warn
 from hermes_rl.terminal.sections import TRACE
-from hermes_rl.tracing import Tracing, traced
+from hermes_rl.tracing.opening import Tracing, traced
 
 DAY = 86_400.0
 GIGABYTE = 10**9

@@ -8,8 +8,8 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.environment.evaluation.comparison import Compared, Evaluated, compare_evaluations, read_evaluation
 from hermes_rl.environment.evaluation.table import estimate_text, plain
-from hermes_rl.statistics import Interval
-from hermes_rl.terminal import console
+from hermes_rl.statistics.intervals import Interval
+from hermes_rl.terminal.screen import console
 
 
 @click.command()

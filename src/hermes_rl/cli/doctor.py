@@ -7,7 +7,8 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.runs.doctor import CHECKS, Finding, State, examine, healthy
+from hermes_rl.runs.doctor.examination import CHECKS, examine
+from hermes_rl.runs.doctor.finding import Finding, State, healthy
 from hermes_rl.terminal.running import on_a_loop
 
 if TYPE_CHECKING:

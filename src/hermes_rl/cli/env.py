@@ -10,7 +10,9 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.discovery import Discovery, Found, Source, discover, find_environment
+from hermes_rl.runs.discovery.finding import find_environment
+from hermes_rl.runs.discovery.found import Discovery, Found, Source
+from hermes_rl.runs.discovery.listing import discover
 
 if TYPE_CHECKING:
     from hermes_rl.runs.configuration.described import DescribedField, Description

@@ -7,7 +7,8 @@ import click
 
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.runs.discovery import discover, find_environment, known_environment
+from hermes_rl.runs.discovery.finding import find_environment, known_environment
+from hermes_rl.runs.discovery.listing import discover
 
 
 def named_environment(text: str) -> type[HermesAgentBaseEnv]:

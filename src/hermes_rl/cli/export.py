@@ -10,7 +10,7 @@ from hermes_rl import jsontext
 from hermes_rl.cli.export_weights import ExportVerb, weights
 from hermes_rl.cli.progress import progress
 from hermes_rl.store.export import Dpo, Exported, Form, Sft, count_lines, export_groups
-from hermes_rl.terminal import console
+from hermes_rl.terminal.screen import console
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -10,7 +10,7 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
 from hermes_rl.secrets import is_literal
-from hermes_rl.terminal import console
+from hermes_rl.terminal.screen import console
 
 if TYPE_CHECKING:
     from hermes_rl.training.weights.download import Remote

@@ -14,7 +14,8 @@ from hermes_rl import jsontext
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.exactness import format_settings, ready_tokenizer, require_exact_tokens
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.parsers import list_parsers
 from hermes_rl.secrets import is_literal, resolved_key
 from hermes_rl.stopping import Stop
@@ -110,7 +111,7 @@ async def _serve(
     from hermes_rl.gateway.rollout import Policy, RunSampling
     from hermes_rl.gateway.server import GatewayServer
     from hermes_rl.gateway.standalone import StandaloneApp, Terms
-    from hermes_rl.store import RecordWriter
+    from hermes_rl.store.records import RecordWriter
 
     stop = Stop(STOP_SECONDS)
     async with AsyncExitStack() as held, ServerManager([endpoint]) as manager:

@@ -1,7 +1,7 @@
 """`hermes-rl VERB …`: every verb with help for a newcomer, and errors that say the next step.
 
 A verb that runs an environment takes its name or file first; the options after it are that environment's own. Always
-true: a verb is loaded when it is called by its name, and only `--help` over all of them loads all.
+true: a verb is loaded only when it is called by its name.
 """
 
 import sys
@@ -14,33 +14,37 @@ from hermes_rl.terminal.running import run_click
 from hermes_rl.version import __version__
 
 ALIASES = {"generate": "process", "eval": "evaluate"}
-# Of an environment.
-MODES = ("process", "evaluate", "serve")
+# What `hermes-rl --help` says of each, so that it loads none of them. First those that run an environment.
+MODES = {
+    "evaluate": "Run the agent on the held-out items and write metrics.json and samples.jsonl.",
+    "process": "Make groups of rollouts and write them to a JSONL file.",
+    "serve": "Make groups of rollouts and deliver them to a trajectory API.",
+}
 # Each is the function of this name in the module of this name.
-VERBS = (
-    "agent",
-    "api",
-    "clean",
-    "compare",
-    "config",
-    "doctor",
-    "engine",
-    "env",
-    "export",
-    "gateway",
-    "init",
-    "mcp",
-    "replay",
-    "replicas",
-    "report",
-    "rescore",
-    "run",
-    "sandbox",
-    "train",
-    "trainer",
-    "validate",
-    "view",
-)
+VERBS = {
+    "agent": "List and install ready-made agents to train in place of our loop.",
+    "api": "Take finished groups from environments and hand batches to trainers.",
+    "clean": "List what hermes-rl keeps on this disk, and remove what you select.",
+    "compare": "Compare two evaluations item by item.",
+    "config": "Keep the keys that training runs need.",
+    "doctor": "Check what a training run needs of this machine.",
+    "engine": "Train on this machine: SkyRL behind the Tinker API, on a CPU or a GPU.",
+    "env": "List and describe environments.",
+    "export": "Export data as TRL and `datasets` read it, or a run's weights.",
+    "gateway": "Let any agent call your model as it calls its provider, with exact tokens.",
+    "init": "Write a new environment NAME_env.py and its test.",
+    "mcp": "Serve the ten rl_* tools over MCP.",
+    "replay": "Show one recorded rollout step by step, and run it again.",
+    "replicas": "Watch, resize and drain the replicas of `hermes-rl serve ENV --replicas N`.",
+    "report": "Write one HTML file about a run, an evaluation or a file of groups.",
+    "rescore": "Score recorded rollouts again after a change of the reward.",
+    "run": "Start, watch and stop training runs.",
+    "sandbox": "List, check, prepare and remove the sandboxes that rollouts run in.",
+    "train": "Train a model on an environment: API, trainer and environment in one command.",
+    "trainer": "Train on the groups that environments send to the trajectory API.",
+    "validate": "Try an environment with scripted agents, cheats among them.",
+    "view": "Look at rollouts in a browser.",
+}
 
 
 class _Verbs(click.Group):
@@ -54,6 +58,10 @@ class _Verbs(click.Group):
         if name not in self.commands and name in {*MODES, *VERBS}:
             self.add_command(_mode(name) if name in MODES else _verb(name))
         return super().get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted((MODES | VERBS).items()))
 
 
 @click.group(cls=_Verbs, help=__doc__, context_settings={"max_content_width": 110})

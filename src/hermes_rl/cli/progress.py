@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes_rl.terminal import LINE_EVERY, console
+from hermes_rl.terminal.screen import LINE_EVERY, console
 
 if TYPE_CHECKING:
     from rich.progress import Progress

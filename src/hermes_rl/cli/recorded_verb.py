@@ -12,8 +12,9 @@ import click
 from hermes_rl.cli.environment_verb import LateVerb, named_environment
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.discovery import discover, known_environment
-from hermes_rl.store import read_groups
+from hermes_rl.runs.discovery.finding import known_environment
+from hermes_rl.runs.discovery.listing import discover
+from hermes_rl.store.records import read_groups
 
 MakeCommand = Callable[[type[HermesAgentBaseEnv], Path], click.Command]
 

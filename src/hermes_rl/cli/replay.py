@@ -16,7 +16,7 @@ from hermes_rl.environment.rollouts import reward_for
 from hermes_rl.environment.settings import defaults, resolve
 from hermes_rl.environment.transcript import transcript
 from hermes_rl.errors import ConfigError, WorldError
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.terminal.running import on_a_loop
 from hermes_rl.terminal.sections import section_options, section_values
 from hermes_rl.trajectory import Group, Rollout

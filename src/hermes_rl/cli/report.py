@@ -9,7 +9,7 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import Steps, progress
 from hermes_rl.secrets import resolved_key
-from hermes_rl.terminal import console
+from hermes_rl.terminal.screen import console
 
 
 @click.command(context_settings={"max_content_width": 110})

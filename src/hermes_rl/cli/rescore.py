@@ -14,10 +14,10 @@ from hermes_rl.environment.preparation import without_waiting
 from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
 from hermes_rl.environment.settings import defaults, resolve
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import RecordWriter, read_groups, record_of
 from hermes_rl.store.export import count_lines
-from hermes_rl.terminal import console
+from hermes_rl.store.records import RecordWriter, read_groups, record_of
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.screen import console
 from hermes_rl.terminal.sections import section_options, section_values
 from hermes_rl.trajectory import Group
 

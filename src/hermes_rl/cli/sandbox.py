@@ -12,10 +12,10 @@ from hermes_rl.cli.progress import progress
 from hermes_rl.cli.sandbox_check import check
 from hermes_rl.cli.sandbox_prepare import HELP, prepare_command
 from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import Capabilities, make_backend
-from hermes_rl.sandbox.backends import NAMES
+from hermes_rl.sandbox.backends import NAMES, make_backend
 from hermes_rl.sandbox.ledger import Entry
 from hermes_rl.sandbox.reaper import Reaped, reap
+from hermes_rl.sandbox.spec import Capabilities
 from hermes_rl.terminal.running import on_a_loop
 
 PROBE_TIME = 90.0

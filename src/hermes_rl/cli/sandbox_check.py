@@ -13,10 +13,12 @@ import yaml
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import Backend, make_backend, open_backend
-from hermes_rl.sandbox.conformance import GROUPS, Check, Outcome, Report, Row, check_backend, selected
-from hermes_rl.terminal import console
+from hermes_rl.sandbox.backends import make_backend, open_backend
+from hermes_rl.sandbox.conformance.check import Check
+from hermes_rl.sandbox.conformance.suite import GROUPS, Outcome, Report, Row, check_backend, selected
+from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.screen import console
 
 
 @click.command()

@@ -14,10 +14,11 @@ import click
 from hermes_rl import jsontext
 from hermes_rl.secrets import is_literal
 from hermes_rl.stopping import Stop
-from hermes_rl.terminal import Look, console, drawing
+from hermes_rl.terminal.look import Look
 from hermes_rl.terminal.running import on_a_loop, warn
+from hermes_rl.terminal.screen import console, drawing
 from hermes_rl.terminal.sections import merged_section, section_options, section_values, trace_option
-from hermes_rl.tracing import Tracing, traced
+from hermes_rl.tracing.opening import Tracing, traced
 from hermes_rl.training.settings import TrainerSettings
 
 STOP_SECONDS = 600.0

@@ -11,12 +11,11 @@ from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.progress import Steps, progress
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.settings import Settings, defaults, resolve
-from hermes_rl.environment.validation import Report, Severity, run_validation
-from hermes_rl.environment.validation.report import Kind, mean_of
-from hermes_rl.environment.validation.running import ITEMS
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.terminal import console
+from hermes_rl.environment.validation.report import Kind, Report, Severity, mean_of
+from hermes_rl.environment.validation.running import ITEMS, run_validation
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.terminal.screen import console
 from hermes_rl.terminal.sections import section_options, section_values
 
 HELP = """Play an environment with scripted agents, and say what is wrong with it and how to mend it.

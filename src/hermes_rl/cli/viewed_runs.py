@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching import list_runs, status
 from hermes_rl.runs.watching.hiding import hidden, known_secrets
+from hermes_rl.runs.watching.listing import list_runs
 from hermes_rl.runs.watching.live import run_file_of
+from hermes_rl.runs.watching.status import status
 from hermes_rl.sinks.following import Followed
 from hermes_rl.viewer.sources.source import Runs
 

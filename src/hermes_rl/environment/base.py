@@ -21,7 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from hermes_rl.agent import AgentResult, Compaction, DropOldResults
+from hermes_rl.agent.compaction import Compaction, DropOldResults
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.display import Advancing, progress
 from hermes_rl.environment.evaluation.folder import evaluation_folder
@@ -37,15 +38,28 @@ from hermes_rl.environment.steps import Step
 from hermes_rl.environment.transcript import transcript
 from hermes_rl.environment.twins import evaluation_twin, give_back
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
+from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.roster import following
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.messages import Message
-from hermes_rl.rewards import CpuWorkers, ToolContext, Watchdog, bridged
-from hermes_rl.sandbox import Limits, SandboxPool, SandboxSpec, open_backends, reaping, settled
-from hermes_rl.sinks import Asked, MetricsRun, Sinks, open_sinks, saved_config
+from hermes_rl.rewards.cpu_process import CpuWorkers
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rewards.watchdog import Watchdog
+from hermes_rl.sandbox.backends import open_backends
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.reaper import reaping
+from hermes_rl.sandbox.spec import Limits, SandboxSpec, settled
+from hermes_rl.sinks.choice import Asked
+from hermes_rl.sinks.opening import MetricsRun, Sinks, open_sinks
+from hermes_rl.sinks.values import saved_config
 from hermes_rl.store.records import atropos_columns
-from hermes_rl.tools import OpenToolset, Tool, ToolChoice, ToolHost, all_tools, open_toolsets
+from hermes_rl.tools.choice import ToolChoice
 from hermes_rl.tools.distributions import chances_of
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.tool import Tool
+from hermes_rl.tools.toolset import OpenToolset
+from hermes_rl.tools.toolsets import all_tools, open_toolsets
 from hermes_rl.trajectory import Group, Reward
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.trajectory import Rollout, Usage
 
 MILLION = 1_000_000

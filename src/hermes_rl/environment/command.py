@@ -22,14 +22,14 @@ from hermes_rl.environment.serving.running import board_for, serve
 from hermes_rl.environment.settings import Settings, defaults, resolve
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.home import rl_home
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.rewards import Hold, watching
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.rewards.watchdog import Hold, watching
 from hermes_rl.secrets import is_literal
 from hermes_rl.stopping import Stop
-from hermes_rl.store import only_writer
+from hermes_rl.store.holding import only_writer
 from hermes_rl.terminal.running import on_a_loop, run_click, warn
 from hermes_rl.terminal.sections import section_options, section_values, trace_option
-from hermes_rl.tracing import Tracing, traced
+from hermes_rl.tracing.opening import Tracing, traced
 
 # A few seconds of work; a gigabyte would take most of a minute, whether anybody looks or not.
 PAGE_OF_BYTES = 16_000_000

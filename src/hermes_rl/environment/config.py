@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 
 # The total_steps of an environment in a run: the run ends it when the trainer has taken its last step.
 ENDLESS = 1_000_000_000

@@ -9,17 +9,20 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes_rl.agent import AgentResult, Compaction
+from hermes_rl.agent.compaction import Compaction
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.display import Advancing
 from hermes_rl.environment.group_rules import GroupRules
 from hermes_rl.environment.items import Draw, PassRates
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.messages import Message
-from hermes_rl.rewards import ToolContext, Watchdog
-from hermes_rl.sandbox import SandboxSpec
-from hermes_rl.tools import ToolHost
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rewards.watchdog import Watchdog
+from hermes_rl.sandbox.spec import SandboxSpec
+from hermes_rl.tools.host import ToolHost
 from hermes_rl.trajectory import Group, Reward
 
 if TYPE_CHECKING:

@@ -21,13 +21,12 @@ from hermes_rl.environment.exactness import require_exact_tokens
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.environment.settings import defaults
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.inference.config import ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.model_fields import facts_of_model
 from hermes_rl.parsers import get_parser, list_parsers
 from hermes_rl.sandbox.backends import NAMES
 from hermes_rl.secrets import HIDDEN
-from hermes_rl.sinks import saved_config
+from hermes_rl.sinks.values import saved_config
 from hermes_rl.tools.distributions import chances_of
 from hermes_rl.tools.toolsets import toolset_named
 

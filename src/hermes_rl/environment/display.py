@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.terminal import LINE_EVERY, Drawing, Look, console, counts, drawing, say, score_text, short
+from hermes_rl.terminal.look import Look, counts, score_text
+from hermes_rl.terminal.screen import LINE_EVERY, Drawing, console, drawing, say, short
 
 # Of the rewards, for the sparkline.
 NEWEST = 4096

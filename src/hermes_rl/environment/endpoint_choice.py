@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 
 
 @dataclass(frozen=True, slots=True)

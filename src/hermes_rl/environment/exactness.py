@@ -5,7 +5,8 @@ from typing import Any
 
 from hermes_rl.environment.config import BaseEnvConfig, HermesAgentEnvConfig
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerManager
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.inference.token_engines import SamplingRequest, cannot_correct, logprobs_of
 from hermes_rl.tokens.chat_format import FormatSettings
 from hermes_rl.tokens.tokenizer import load_tokenizer

@@ -17,8 +17,8 @@ from hermes_rl.environment.items import Draw
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.slots import Slots, training_width
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store import RecordWriter, only_writer, read_groups, record_of, write_document
-from hermes_rl.store.records import atropos_columns
+from hermes_rl.store.holding import only_writer
+from hermes_rl.store.records import RecordWriter, atropos_columns, read_groups, record_of, write_document
 from hermes_rl.trajectory import Group, Provenance
 
 ANEW = "with --overwrite or another --env.data_path_to_save_groups"

@@ -22,7 +22,7 @@ from hermes_rl.environment.items import content_id
 from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.environment.rollouts import Finished, RolloutPlan, run_rollout
 from hermes_rl.errors import Failure, VerifierError, WorldError
-from hermes_rl.rewards import bridged
+from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
 from hermes_rl.version import __version__
 

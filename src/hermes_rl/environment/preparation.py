@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from hermes_rl.environment.base import HermesAgentBaseEnv, seeded
 from hermes_rl.environment.outside.program import with_agent
 from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.inference import APIServerConfig
-from hermes_rl.rewards import bridged
-from hermes_rl.sandbox import Backend, SandboxSpec, open_backends
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.sandbox.backends import open_backends
+from hermes_rl.sandbox.protocol import Backend
+from hermes_rl.sandbox.spec import SandboxSpec
 
 AT_ONCE = 4
 # An environment must have an endpoint; this one is never asked.

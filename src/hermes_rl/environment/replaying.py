@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from hermes_rl import jsontext
-from hermes_rl.agent import AgentResult, ProgramEnd, ToolError
 from hermes_rl.agent.loop import NOT_RUN
+from hermes_rl.agent.result import AgentResult, ProgramEnd, ToolError
 from hermes_rl.agent.spilling import Result, within_budget
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.rollouts import agent_limits, spec_for
 from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox import Sandbox, SandboxPool, SandboxSpec
-from hermes_rl.tools import ToolOutcome, ToolSession
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import SandboxSpec
+from hermes_rl.tools.session import ToolOutcome, ToolSession
 from hermes_rl.trajectory import Rollout, StopReason, ToolUse
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.groups import compared, provenance, with_reward
 from hermes_rl.environment.replaying import LockedPool, Replayed, fresh_session, recorded_result, replay_calls

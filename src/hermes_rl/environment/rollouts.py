@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from hermes_rl import tracing
-from hermes_rl.agent import AgentLimits, AgentResult, ChatServer, HermesAgentLoop, ResultBudget
+from hermes_rl.agent.limits import AgentLimits, ResultBudget
+from hermes_rl.agent.loop import ChatServer, HermesAgentLoop
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.exactness import format_settings
@@ -23,11 +25,12 @@ from hermes_rl.environment.outside.program import Program, with_agent
 from hermes_rl.environment.outside.running import OutsideAgent, Terms, Work
 from hermes_rl.errors import AuthorError, ConfigError, DeadlineError, Failure, VerifierError, WorldError, failure_of
 from hermes_rl.gateway.rollout import RunSampling
-from hermes_rl.inference import ManagedServer
-from hermes_rl.rewards import ToolContext, bridged
-from hermes_rl.sandbox import SandboxSpec, settled
+from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.sandbox.spec import SandboxSpec, settled
 from hermes_rl.tokens.invariant import Checked
-from hermes_rl.tools import ToolSession
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.trajectory import Reward, Rollout, Span, Timing, validate_reward
 
 # Beyond the longest time a tool may take by itself, before it counts as hanging.

@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from hermes_rl import agent, parsers, rewards
+from hermes_rl import parsers
+from hermes_rl.agent.loop import HermesAgentLoop
+from hermes_rl.agent.result import AgentResult, ToolError
 from hermes_rl.environment import base, config
-from hermes_rl.inference import APIServerConfig, ServerBaseline, ServerManager
+from hermes_rl.inference.config import APIServerConfig, ServerBaseline
+from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.rewards.tool_context import ToolContext
 
 BASE_NAMES: dict[str, Any] = {
     "HermesAgentBaseEnv": base.HermesAgentBaseEnv,
@@ -27,15 +31,19 @@ BASE_NAMES: dict[str, Any] = {
     "ScoredDataGroup": dict,
     "ScoredDataItem": dict,
     "Item": Any,
-    "AgentResult": agent.AgentResult,
-    "HermesAgentLoop": agent.HermesAgentLoop,
-    "ToolContext": rewards.ToolContext,
+    "AgentResult": AgentResult,
+    "HermesAgentLoop": HermesAgentLoop,
+    "ToolContext": ToolContext,
 }
 
 SEED_MODULES: dict[str, Mapping[str, Any]] = {
     "environments.hermes_base_env": BASE_NAMES,
-    "environments.agent_loop": {name: getattr(agent, name) for name in ("HermesAgentLoop", "AgentResult", "ToolError")},
-    "environments.tool_context": {"ToolContext": rewards.ToolContext},
+    "environments.agent_loop": {
+        "HermesAgentLoop": HermesAgentLoop,
+        "AgentResult": AgentResult,
+        "ToolError": ToolError,
+    },
+    "environments.tool_context": {"ToolContext": ToolContext},
     "environments.tool_call_parsers": {name: getattr(parsers, name) for name in ("get_parser", "list_parsers")},
 }
 ATROPOS_MODULES: dict[str, Mapping[str, Any]] = {

@@ -11,7 +11,8 @@ from typing import Protocol
 from hermes_rl.environment.config import ENDLESS
 from hermes_rl.environment.display import NEWEST, tally_rows
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.terminal import LINE_EVERY, REFRESH, Drawing, Look, console, counts, drawing, say
+from hermes_rl.terminal.look import Look, counts
+from hermes_rl.terminal.screen import LINE_EVERY, REFRESH, Drawing, console, drawing, say
 
 RATE_OVER = 60.0
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.contract import Environment
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerBaseline
+from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.terminal.sections import known, merged, parsed, read_yaml
 
 

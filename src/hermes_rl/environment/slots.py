@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hermes_rl.environment.config import HermesAgentEnvConfig
-from hermes_rl.inference import ServerManager
 from hermes_rl.inference.pressure import Law, Pressure
+from hermes_rl.inference.server_manager import ServerManager
 
 WATCH = 0.2
 # What inference_weight may mean for a limit: beyond, it would not find its place, or never move.

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, Self, TypeAlias, cast
 
 from hermes_rl import jsontext
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.rollouts import Finished, RolloutPlan, run_rollout
 from hermes_rl.environment.twins import evaluation_twin
-from hermes_rl.inference import APIServerConfig
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.messages import Message, ToolCall
-from hermes_rl.rewards import ToolContext
+from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.trajectory import Reward, Usage
 
 ToolStep: TypeAlias = tuple[str, dict[str, Any]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from hermes_rl import tracing
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.errors import AuthorError, ContextFullError, Failure, failure_of
 from hermes_rl.gateway.asked import Asked
 from hermes_rl.gateway.bounds import Bounds, RefusedError, Spent

@@ -26,7 +26,7 @@ from hermes_rl.gateway.passes import Pass, Passes
 from hermes_rl.gateway.rollout import GatewayRollout, Policy
 from hermes_rl.gateway.sampling import SEED_RANGE, RunSampling
 from hermes_rl.gateway.sending import Ear, Receive, Send, send_json
-from hermes_rl.inference import ManagedServer
+from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.store.records import record_of
 from hermes_rl.tokens.invariant import Checked
 from hermes_rl.trajectory import Group, Provenance, Reward, Rollout, StopReason, validate_reward

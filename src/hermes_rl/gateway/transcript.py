@@ -1,6 +1,6 @@
 """The main conversation of an agent of somebody else's as the AgentResult that a reward reads."""
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.gateway.contexts import Context
 from hermes_rl.messages import ToolCall, content_text
 from hermes_rl.trajectory import ToolUse

@@ -6,7 +6,7 @@ from typing import Any
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.messages import Message, content_text
-from hermes_rl.tracing import TracedSpan
+from hermes_rl.tracing.span import TracedSpan
 
 
 def note_chat(

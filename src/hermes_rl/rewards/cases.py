@@ -14,8 +14,9 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.verification import ArtifactError, judged_apart
-from hermes_rl.sandbox import ExecResult, Sandbox
-from hermes_rl.tools import ToolHost, ToolSession
+from hermes_rl.sandbox.protocol import ExecResult, Sandbox
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.trajectory import Reward
 
 MAX_OUTPUT = 1024 * 1024

@@ -19,7 +19,9 @@ from typing import Any, Literal, Self
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError, EndpointError, JudgeError
 from hermes_rl.home import rl_home
-from hermes_rl.inference import APIServerConfig, ChatCompletion, RetryPolicy, ServerManager
+from hermes_rl.inference.completion import ChatCompletion
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.messages import Message
 
 SHOWN = 300

@@ -16,8 +16,9 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.rewards.verification import Verdict, verify
 from hermes_rl.sandbox.protocol import OUR_ENV
-from hermes_rl.tools import ToolHost, ToolSession
 from hermes_rl.tools.files import in_sandbox, read_text
+from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError
 
 T = TypeVar("T")

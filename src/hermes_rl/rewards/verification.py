@@ -16,10 +16,10 @@ from typing import IO, TypeVar
 
 from hermes_rl import tracing
 from hermes_rl.errors import SandboxError, VerifierError
-from hermes_rl.sandbox import AGENT, Command, Sandbox, SandboxSpec
-from hermes_rl.sandbox.protocol import OUR_ENV
-from hermes_rl.tools import ToolSession
+from hermes_rl.sandbox.protocol import OUR_ENV, Command, Sandbox
+from hermes_rl.sandbox.spec import AGENT, SandboxSpec
 from hermes_rl.tools.files import in_sandbox
+from hermes_rl.tools.session import ToolSession
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import in_turn
+from hermes_rl.store.holding import in_turn
 
 LOCK_DEADLINE_S = 20.0
 _HEAD = "# Keys of hermes-rl, for nobody else to read. Change them with: hermes-rl config set NAME\n"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import RootModel
 
 from hermes_rl import jsontext
-from hermes_rl.sinks import saved_config
+from hermes_rl.sinks.values import saved_config
 
 # The beginnings that providers give their keys, so that they are found wherever they turn up.
 _KEY = re.compile(r"(?<![A-Za-z0-9])(sk-|tml-|hf_|ghp_|github_pat_|xai-|tvly-|gsk_|AKIA)[A-Za-z0-9_-]{12,}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import write_document
+from hermes_rl.store.records import write_document
 
 FORMAT = "hermes-rl/sinks/1"
 

@@ -23,7 +23,7 @@ from hermes_rl.sinks.trackio_run import TrackioSink
 from hermes_rl.sinks.values import as_json, flattened
 from hermes_rl.sinks.wandb_run import WandbSink
 from hermes_rl.sinks.worker import Row, Sink, Steps, Worker
-from hermes_rl.store import RecordWriter
+from hermes_rl.store.records import RecordWriter
 
 
 @dataclass(frozen=True, slots=True)

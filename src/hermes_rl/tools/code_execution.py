@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from hermes_rl.errors import ToolHostError
-from hermes_rl.sandbox import Sandbox
+from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.tools.excerpt import excerpt
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import tool

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any, Literal
 
-from hermes_rl.sandbox import DEFAULT_MAX_OUTPUT, Sandbox
+from hermes_rl.sandbox.protocol import DEFAULT_MAX_OUTPUT, Sandbox
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox import SandboxPool
+from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset

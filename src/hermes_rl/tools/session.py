@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from hermes_rl import jsontext, tracing
 from hermes_rl.errors import SandboxError, WorldError
-from hermes_rl.sandbox import Sandbox, SandboxPool, SandboxSpec
+from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.tool import Tool, ToolUseError
 from hermes_rl.trajectory import Span, Timing
 

@@ -4,7 +4,7 @@ import shlex
 import uuid
 from typing import Any, Literal
 
-from hermes_rl.sandbox import ExecResult
+from hermes_rl.sandbox.protocol import ExecResult
 from hermes_rl.tools.files import in_sandbox
 from hermes_rl.tools.session import BackgroundProcess, ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool

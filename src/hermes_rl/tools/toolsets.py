@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.tools.browser import BROWSER
+from hermes_rl.tools.browser.toolset import BROWSER
 from hermes_rl.tools.code_execution import CODE_EXECUTION
 from hermes_rl.tools.files import FILE
 from hermes_rl.tools.mcp_servers import PREFIX, mcp_toolset
@@ -21,7 +21,7 @@ from hermes_rl.tools.todo import TODO
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset
 from hermes_rl.tools.vision import VISION
-from hermes_rl.tools.web import WEB
+from hermes_rl.tools.web.toolset import WEB
 
 TOOLSETS: dict[str, Toolset] = {
     toolset.name: toolset for toolset in (TERMINAL, FILE, WEB, BROWSER, CODE_EXECUTION, TODO, VISION)

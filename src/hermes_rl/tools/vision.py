@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from hermes_rl import jsontext, secrets
 from hermes_rl.errors import ConfigError, ToolHostError
-from hermes_rl.sandbox import Sandbox
+from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.tools.excerpt import excerpt
 from hermes_rl.tools.files import read_any
 from hermes_rl.tools.session import ToolSession

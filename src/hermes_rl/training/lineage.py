@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import RecordWriter
+from hermes_rl.store.records import RecordWriter
 
 
 @dataclass(frozen=True, slots=True)

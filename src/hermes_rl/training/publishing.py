@@ -13,7 +13,7 @@ from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.training.engine import EngineError, TrainingEngine
 from hermes_rl.training.policy import Sampler
 from hermes_rl.training.sampling_policy import SamplingPolicy
-from hermes_rl.training.vllm_fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
 from hermes_rl.training.weights.download import Remote, download_adapter
 
 # One token after one token: what any sampler can do.

@@ -14,7 +14,8 @@ from typing import Any
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import rl_home
-from hermes_rl.store import only_writer, write_document
+from hermes_rl.store.holding import only_writer
+from hermes_rl.store.records import write_document
 from hermes_rl.training.lineage import Lineage
 from hermes_rl.training.settings import TrainerSettings
 from hermes_rl.version import __version__

@@ -34,7 +34,7 @@ from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.settings import TrainerSettings
 from hermes_rl.training.tinker_api import TinkerEngine
 from hermes_rl.training.trainer import COMPLETE, Progress, Trainer
-from hermes_rl.training.vllm_fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
 
 # What Qwen3 and its like hold, where nobody says.
 CONTEXT = 32_768

@@ -10,10 +10,10 @@ from threading import Lock
 from typing import Any
 
 from hermes_rl import jsontext
-from hermes_rl.store import record_of
 from hermes_rl.store.codec import GroupView, decode, open_group
 from hermes_rl.store.database.reading import StoreReader
 from hermes_rl.store.parts import BadGroupError
+from hermes_rl.store.records import record_of
 from hermes_rl.viewer import lenient, scanning
 from hermes_rl.viewer.index.asking import GroupRow, RolloutRow
 from hermes_rl.viewer.sources.lines import DERIVED, LARGE, LINE_LIMIT, SEQUENCES, read_part

@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 from hermes_rl.api.settings import ApiSettings
-from hermes_rl.store.database import Store, open_store
+from hermes_rl.store.database.store import Store, open_store
 from tests.api.atropos.making import make_environment, make_registration, make_scored_data
 from tests.store.database.making import make_group
 from tests.support.trajectory_api import Caller, calling

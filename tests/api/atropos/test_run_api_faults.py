@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from hermes_rl.api.settings import ApiSettings
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 from tests.api.atropos.faults import FAULTS
 from tests.api.atropos.talking import FaultSeenError, Server, Talk
 from tests.support.api_process import ApiProcess

@@ -1,7 +1,8 @@
 from typing import Any
 
 from hermes_rl.api.atropos.standing import Look, told_environment
-from hermes_rl.store.database import Backlog, Environment, Status, Trainer
+from hermes_rl.store.database.listing import Backlog, Status
+from hermes_rl.store.database.members import Environment, Trainer
 
 
 def environment(number: int, *, group_size: int = 4, weight: float = 1.0, minimum: float = 0.0) -> Environment:

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from hermes_rl.api.atropos.delivery import accepts_gzip
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.api.atropos.making import make_environment, make_registration, make_scored_data
 from tests.store.database.making import make_group, make_rollout, make_sequence
 from tests.support.trajectory_api import Caller, calling

@@ -5,7 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hermes_rl.store.database import Tally
+from hermes_rl.store.database.listing import Tally
 from tests.api.client.running_api import RunningApi
 from tests.store.database.making import make_group
 

@@ -17,7 +17,7 @@ from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.wire import EnvironmentRegistration
 from hermes_rl.errors import ConfigError
 from hermes_rl.store.codec import decode
-from hermes_rl.store.database import Trainer
+from hermes_rl.store.database.members import Trainer
 from tests.api.client.running_api import Line, RunningApi, running_api
 from tests.store.database.making import make_group
 

@@ -4,7 +4,7 @@ import pytest
 
 from hermes_rl.api.app import ApiSettings
 from hermes_rl.store.codec import decode
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_group
 from tests.support.trajectory_api import Caller, calling
 

@@ -1,4 +1,5 @@
-from hermes_rl.store.database import Store, StoreUnavailableError
+from hermes_rl.store.database.errors import StoreUnavailableError
+from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_failed, make_group, make_rollout
 from tests.support.trajectory_api import Caller
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from hermes_rl.api.client import TrainerClient
+from hermes_rl.api.client.trainer import TrainerClient
 from hermes_rl.api.wire import LeasedBatch
 from tests.chaos.trajectory import ledger as ledgers
 from tests.chaos.trajectory.board import MAKING, SENDING, Board, Doing, Phase

@@ -9,8 +9,9 @@ import json
 import sys
 import time
 
-from hermes_rl.api.client import Connection, TrainerClient
+from hermes_rl.api.client.connection import Connection
 from hermes_rl.api.client.native import NativeDestination
+from hermes_rl.api.client.trainer import TrainerClient
 from hermes_rl.api.wire import EnvironmentRegistration
 from tests.chaos.trajectory.lots import Lot, make
 

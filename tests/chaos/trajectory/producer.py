@@ -12,8 +12,11 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from hermes_rl.api.client import ApiError, Delivery, Spool, Standing
+from hermes_rl.api.client.connection import ApiError
+from hermes_rl.api.client.delivery import Delivery
+from hermes_rl.api.client.destination import Standing
 from hermes_rl.api.client.native import NativeDestination
+from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.wire import EnvironmentRegistration, Posted, WorkGrant
 from hermes_rl.store.codec import open_group
 from tests.chaos.trajectory.board import MAKING, SENDING, Board, Phase

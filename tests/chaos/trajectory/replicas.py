@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from hermes_rl.api.client import ApiUnavailableError, Connection
+from hermes_rl.api.client.connection import ApiUnavailableError, Connection
 
 
 class Event(Enum):

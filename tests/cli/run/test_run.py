@@ -16,9 +16,9 @@ from hermes_rl.cli.run.starting import split_weight
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching import status
 from hermes_rl.runs.watching.pulse import pulse
-from hermes_rl.terminal import picture
+from hermes_rl.runs.watching.status import status
+from hermes_rl.terminal.look import picture
 from hermes_rl.terminal.running import run_click
 from tests.support.recorded_runs import make_run, run_file, write_log, write_steps, write_weights
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark
 PROGRAM = """
 import asyncio, json, sys
 from atroposlib.envs.base import APIServerConfig, BaseEnv
-from hermes_rl.environment.atropos_adapter import atropos_environment
+from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
 from hermes_rl.environment.loader import load_environment
 
 async def main(base_url, tokenizer):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hermes_rl.training.vllm_fleet import FleetTimes, VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.membership import FleetTimes
 from scripts.hf_model import model_folder, vllm_python
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.skyrl_engine import SkyrlEngine

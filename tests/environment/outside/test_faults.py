@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.environment.groups import run_group
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.trajectory import Rollout, StopReason
 from tests.environment.outside import hostile_env
 from tests.environment.outside.programs import ITEM, python, rollout_of

@@ -14,8 +14,8 @@ import pytest
 from hermes_rl import APIServerConfig
 from hermes_rl.environment.groups import run_group
 from hermes_rl.gateway.rollout import GatewayRollout
-from hermes_rl.sandbox import BubblewrapBackend
-from hermes_rl.store.database import open_store
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.store.database.store import open_store
 from hermes_rl.store.records import record_of
 from hermes_rl.trajectory import Rollout, StopReason
 from tests.environment.outside.programs import ITEM, python

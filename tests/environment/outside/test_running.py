@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hermes_rl import ConfigError
-from hermes_rl.agents import AGENTS
 from hermes_rl.agents.installing import agents_home
+from hermes_rl.agents.registry import AGENTS
 from hermes_rl.environment.groups import run_group
 from hermes_rl.trajectory import Rollout, Span, StopReason
 from tests.environment.outside.programs import (

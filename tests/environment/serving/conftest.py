@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.store.database import Store, open_store
+from hermes_rl.store.database.store import Store, open_store
 from tests.support import ports
 from tests.support.trajectory_api import served
 

@@ -12,7 +12,8 @@ from hermes_rl.environment.serving.course import Served
 from hermes_rl.environment.serving.running import board_for, serve
 from hermes_rl.stopping import Stop
 from hermes_rl.store.codec import decode
-from hermes_rl.store.database import Store, Trainer
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store
 from hermes_rl.trajectory import Group
 from tests.environment.serving.counting_env import MODEL, Streamed
 

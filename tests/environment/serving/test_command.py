@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving import counting_env
 from tests.environment.serving.counting_env import ITEMS, says_it, slowly
 from tests.environment.serving.parts import draws, tokenizer, trainer, until

@@ -8,7 +8,7 @@ import pytest
 
 from hermes_rl.environment.config import EvalHandling
 from hermes_rl.environment.serving.evaluating import groups_meanwhile, is_due
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import Streamed, number_asked, says_it, slowly
 from tests.environment.serving.parts import serving, train, trainer, until
 from tests.support.token_servers import VLLMServer

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import says_it
 from tests.environment.serving.parts import serving, train, trainer, until
 from tests.support.token_servers import VLLMServer

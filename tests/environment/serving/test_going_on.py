@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl import AgentResult, ToolContext
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import ITEMS, Ending, Streamed, number_asked, says_it, slowly
 from tests.environment.serving.parts import draws, serving, trainer, until
 from tests.support.scripted_model import Hang

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import ITEMS, Ending, says_it, slowly
 from tests.environment.serving.parts import draws, serving, trainer, until
 from tests.support.token_servers import Asked, TokenReply, VLLMServer

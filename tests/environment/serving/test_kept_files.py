@@ -9,7 +9,7 @@ import pytest
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
 from hermes_rl.environment.groups import config_hash
 from hermes_rl.environment.serving.kept_files import kept_files
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import Ending, Streamed, says_it
 from tests.environment.serving.parts import draws, serving, trainer, until
 from tests.environment.serving.test_command import ended, started

@@ -8,7 +8,7 @@ import pytest
 
 from hermes_rl.environment.serving import course
 from hermes_rl.environment.serving.course import NO_MORE_ITEMS
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import ITEMS, Ending, Streamed, number_asked, says_it, slowly
 from tests.environment.serving.parts import draws, groups, serving, train, trainer, until
 from tests.support.scripted_model import Status

@@ -14,7 +14,7 @@ from hermes_rl.api.client.connection import ApiError
 from hermes_rl.environment.serve_display import Board
 from hermes_rl.environment.serving import course
 from hermes_rl.environment.serving.course import NO_MORE_ITEMS
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from tests.environment.serving.counting_env import ITEMS, Ending, Streamed, says_it, slowly
 from tests.environment.serving.parts import draws, groups, serving, train, trainer, until
 from tests.support.scripted_model import Status

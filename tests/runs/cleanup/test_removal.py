@@ -22,7 +22,7 @@ from hermes_rl.runs.places import RunPlaces, records, runs_home
 from hermes_rl.runs.states import Phase
 from hermes_rl.runs.supervision import start_run, stop_run
 from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 from hermes_rl.training.selfhost.places import engines_home
 from tests.support.recorded_runs import make_run, record, run_file
 

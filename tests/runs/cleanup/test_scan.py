@@ -18,7 +18,8 @@ from hermes_rl.runs.cleanup.plan import Item, Kind
 from hermes_rl.runs.cleanup.scan import REMOVED, find
 from hermes_rl.runs.places import RunPlaces, logs_home, runs_home
 from hermes_rl.runs.states import Phase
-from hermes_rl.sandbox import BubblewrapBackend, SandboxSpec
+from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.training.selfhost.places import engines_home
 from hermes_rl.viewer.index.schema import indexes_home
 from tests.sandbox.small_root import make_small_root

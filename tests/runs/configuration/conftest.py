@@ -10,8 +10,10 @@ import pytest
 from hermes_rl import jsontext
 from hermes_rl.environment import describing
 from hermes_rl.environment.loader import load_environment
-from hermes_rl.runs.configuration import Draft, described, edited, new_draft
+from hermes_rl.runs.configuration import described
 from hermes_rl.runs.configuration.described import Description, description_of
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
 from tests.runs.configuration.environments import model_folder, written
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from hermes_rl.runs.discovery import Found, Kind, Source
+from hermes_rl.runs.discovery.found import Found, Kind, Source
 
 PLAIN = '''
 """An environment with fields of its own, and values of its own in config_init."""

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, new_draft, shown
-from hermes_rl.runs.discovery import Kind
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
+from hermes_rl.runs.configuration.showing import shown
+from hermes_rl.runs.discovery.found import Kind
 from tests.runs.configuration.environments import model_folder, written
 
 

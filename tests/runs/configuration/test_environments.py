@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, run_file_of, shown, with_environment
 from hermes_rl.runs.configuration import editing as editing_module
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, with_environment
+from hermes_rl.runs.configuration.making import run_file_of
+from hermes_rl.runs.configuration.showing import shown
 from tests.runs.configuration.environments import PLAIN, written
 
 OTHER = PLAIN.replace('    style: Literal["short", "long"]', '    manner: Literal["short", "long"]')

@@ -6,7 +6,9 @@ import yaml
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.environment.settings import resolve
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, needed_keys, new_draft, run_file_of
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
+from hermes_rl.runs.configuration.making import needed_keys, run_file_of
 from hermes_rl.runs.run_file import RunFile, read_run_file
 from hermes_rl.training.settings import TrainerSettings
 from tests.runs.configuration.environments import PLAIN, model_folder, written

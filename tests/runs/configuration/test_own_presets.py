@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, new_draft, run_file_of, shown
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
+from hermes_rl.runs.configuration.making import run_file_of
+from hermes_rl.runs.configuration.showing import shown
 from hermes_rl.runs.presets import own_presets
 from tests.runs.configuration.environments import PLAIN, written
 

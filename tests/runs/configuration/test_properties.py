@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, new_draft, run_file_of, shown
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
+from hermes_rl.runs.configuration.making import run_file_of
+from hermes_rl.runs.configuration.showing import shown
 from tests.runs.configuration.environments import model_folder, written
 from tests.runs.configuration.test_making import parts_of
 

@@ -3,7 +3,10 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, load_draft, save_draft, shown, with_environment
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, with_environment
+from hermes_rl.runs.configuration.sessions import load_draft, save_draft
+from hermes_rl.runs.configuration.showing import shown
 from hermes_rl.runs.places import drafts_home
 from tests.runs.configuration.environments import written
 

@@ -2,7 +2,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl import jsontext
-from hermes_rl.runs.configuration import Draft, edited, new_draft, shown
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft
+from hermes_rl.runs.configuration.showing import shown
 from tests.runs.configuration.environments import PLAIN, written
 
 

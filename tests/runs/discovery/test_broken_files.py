@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.discovery import discover
+from hermes_rl.runs.discovery.listing import discover
 from hermes_rl.runs.discovery.source import LARGEST
 from hermes_rl.runs.discovery.walking import python_files
 from tests.runs.discovery.writing import written

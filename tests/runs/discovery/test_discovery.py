@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.runs.discovery import Discovery, Source, discover
+from hermes_rl.runs.discovery.found import Discovery, Source
+from hermes_rl.runs.discovery.listing import discover
 from tests.runs.discovery.writing import written
 
 OURS = "from hermes_rl import HermesAgentBaseEnv\n"

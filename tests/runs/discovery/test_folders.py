@@ -7,7 +7,9 @@ import pytest
 
 from hermes_rl.environment.loader import load_environment
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.discovery import Discovery, Source, discover, find_environment
+from hermes_rl.runs.discovery.finding import find_environment
+from hermes_rl.runs.discovery.found import Discovery, Source
+from hermes_rl.runs.discovery.listing import discover
 from tests.runs.discovery.writing import written
 
 MINE = "from hermes_rl import HermesAgentBaseEnv\nclass Mine(HermesAgentBaseEnv):\n    METHODS\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.environment.loader import load_environment
-from hermes_rl.runs.discovery import discover
+from hermes_rl.runs.discovery.listing import discover
 from tests.runs.discovery.writing import written
 
 OURS = "from environments.hermes_base_env import HermesAgentBaseEnv\nclass {0}(HermesAgentBaseEnv):\n    METHODS\n"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.environment.loader import environment_classes
-from hermes_rl.runs.discovery import discover
+from hermes_rl.runs.discovery.listing import discover
 from tests.runs.discovery.writing import METHODS, written
 
 ROOTS = [

@@ -4,7 +4,8 @@ import asyncio
 import threading
 import time
 
-from hermes_rl.runs.doctor import Check, Finding, State, examination, examine, healthy
+from hermes_rl.runs.doctor.examination import Check, examination, examine
+from hermes_rl.runs.doctor.finding import Finding, State, healthy
 
 
 def fine(name: str) -> Check:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.doctor import State, installed
+from hermes_rl.runs.doctor import installed
+from hermes_rl.runs.doctor.finding import State
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hermes_rl.runs.doctor import Finding, State, machine
+from hermes_rl.runs.doctor import machine
+from hermes_rl.runs.doctor.finding import Finding, State
 
 
 class Usage(NamedTuple):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.processes import Identity
-from hermes_rl.runs.doctor import State, own_files
+from hermes_rl.runs.doctor import own_files
+from hermes_rl.runs.doctor.finding import State
 from hermes_rl.runs.keys import key_file, key_names, set_key
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.states import PartStanding, PartState, Phase, RunState

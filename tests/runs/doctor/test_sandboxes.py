@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.doctor import State, sandboxes
+from hermes_rl.runs.doctor import sandboxes
+from hermes_rl.runs.doctor.finding import State
 
 WORKS = None
 

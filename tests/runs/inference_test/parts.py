@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.runs import inference_test
+from hermes_rl.runs.inference_test.testing import run_test
 from tests.runs.inference_test import trial_env
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text
 
@@ -14,7 +14,7 @@ CHANGES: dict[str, Any] = {"terminal_backend": "bubblewrap", "rollout_retries": 
 async def report_of(
     *models: Any, name: str = "Trial", num_steps: int = 2, group_size: int = 2, **options: Any
 ) -> dict[str, Any]:
-    return await inference_test.test_inference(
+    return await run_test(
         f"{FILE}:{name}", "trial", CHANGES, list(models), num_steps=num_steps, group_size=group_size, **options
     )
 

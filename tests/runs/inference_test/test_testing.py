@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from tests.runs.inference_test.parts import FILE, answers, at, processes_of, report_of
 from tests.support.scripted_model import Hang, ScriptedModel, Status
 

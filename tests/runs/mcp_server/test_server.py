@@ -8,7 +8,7 @@ from mcp import Client, MCPError
 from mcp_types import BlobResourceContents, TextResourceContents
 
 from hermes_rl.runs.mcp_server.server import rl_server
-from hermes_rl.runs.rl_tools import RL_TOOLS
+from hermes_rl.runs.rl_tools.calling import RL_TOOLS
 from hermes_rl.runs.states import Phase
 from tests.support.recorded_runs import make_run, write_log, write_steps
 from tests.support.rl_mcp import said

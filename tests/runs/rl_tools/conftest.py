@@ -11,7 +11,7 @@ from hermes_rl.environment.describing import answered
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration import described
 from hermes_rl.runs.configuration.described import Description, description_of
-from hermes_rl.runs.rl_tools import Desk
+from hermes_rl.runs.rl_tools.desk import Desk
 from tests.support.stand_in_runs import StandInRuns
 
 KEYS = ("TINKER_API_KEY", "OPENROUTER_API_KEY", "HERMES_RL_ENVIRONMENTS")

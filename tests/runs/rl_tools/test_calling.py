@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.runs import rl_tools
-from hermes_rl.runs.rl_tools import RL_TOOLS, Desk, called
+from hermes_rl.runs.rl_tools.calling import RL_TOOLS, called
+from hermes_rl.runs.rl_tools.desk import Desk
 
 SEED = {
     "rl_list_environments": [],

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.rl_tools import Desk, called
+from hermes_rl.runs.rl_tools.calling import called
+from hermes_rl.runs.rl_tools.desk import Desk
 from tests.support.stand_in_runs import StandInRuns
 
 

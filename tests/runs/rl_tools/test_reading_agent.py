@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.runs.rl_tools import RL_TOOLS, Desk, called
+from hermes_rl.runs.rl_tools.calling import RL_TOOLS, called
+from hermes_rl.runs.rl_tools.desk import Desk
 from tests.support.reading_agent import ReadingAgent, ReadTool
 from tests.support.stand_in_runs import StandInRuns
 

@@ -10,9 +10,8 @@ import pytest
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import drafts_home
-from hermes_rl.tools import open_toolsets, toolset_named
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.toolsets import known_toolsets
+from hermes_rl.tools.toolsets import known_toolsets, open_toolsets, toolset_named
 
 
 def test_it_is_known_by_its_name() -> None:

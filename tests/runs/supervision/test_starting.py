@@ -104,7 +104,7 @@ def test_a_finished_run_cannot_be_resumed_and_the_results_are_named() -> None:
 
 @pytest.mark.usefixtures("begun")
 def test_a_run_at_work_is_left_alone_by_resume() -> None:
-    from hermes_rl.store import only_writer
+    from hermes_rl.store.holding import only_writer
 
     start_run(RUN, plan=NOTHING)
     say(Phase.RUNNING)

@@ -6,7 +6,7 @@ import pytest
 
 from hermes_rl.runs.places import records
 from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 from tests.support.recorded_runs import make_run, record, run_file, write_steps
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching import curve_png, results
-from hermes_rl.runs.watching.results import ROWS
+from hermes_rl.runs.watching.curve import curve_png
+from hermes_rl.runs.watching.results import ROWS, results
 from tests.support.recorded_runs import make_run, write_environment_lines, write_steps, write_weights
 
 

@@ -9,7 +9,10 @@ from hermes_rl.runs.key_file import change_keys
 from hermes_rl.runs.keys import key_file
 from hermes_rl.runs.run_file import EnvironmentEntry
 from hermes_rl.runs.states import PartStanding, PartState, Phase
-from hermes_rl.runs.watching import list_runs, log_lines, results, status
+from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.runs.watching.logs import log_lines
+from hermes_rl.runs.watching.results import results
+from hermes_rl.runs.watching.status import status
 from tests.support.recorded_runs import make_run, record, run_file, write_log
 
 VARIABLE, FILED, OWN = "tml-variable-4711-secret", "sk-filed-0815-secret", "own-value-1234-secret"

@@ -88,7 +88,7 @@ def test_a_command_whose_verb_is_not_in_the_source_needs_everything(written: Wri
 def test_a_file_that_is_named_counts_and_so_does_what_a_script_names(written: Written, source: str) -> None:
     checkout = written({
         "tests/test_a.py": f"value = [{source.removeprefix('RUN = ').removeprefix('x = ').strip()}]\n",
-        "scripts/run.sh": "#!/bin/bash\n# not tests/test_b.py\ncat constraints/dev.txt\npython -m tests.support.model\n",
+        "scripts/run.sh": "#!/bin/bash\n# tests/test_b.py\ncat constraints/dev.txt\npython -m tests.support.model\n",
         "constraints/dev.txt": "",
         "tests/support/model.py": "",
         "tests/test_b.py": "",

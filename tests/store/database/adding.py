@@ -7,7 +7,7 @@ import asyncio
 import sys
 from itertools import count
 
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_group
 
 

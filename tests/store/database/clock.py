@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from hermes_rl.store.database import Store
 from hermes_rl.store.database.steps import Dialect, Engine, Query, Shared, Steps, T, W
-from hermes_rl.store.database.store import SILENCE, opened_engine
+from hermes_rl.store.database.store import SILENCE, Store, opened_engine
 
 START = 1_000_000.0
 

@@ -5,7 +5,8 @@ import json
 import resource
 import sys
 
-from hermes_rl.store.database import StoreFullError, open_store
+from hermes_rl.store.database.errors import StoreFullError
+from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_large_group
 
 LIMIT = 4 * 2**20

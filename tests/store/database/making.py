@@ -8,7 +8,8 @@ from typing import Any
 
 from hermes_rl.errors import Failure, Whose
 from hermes_rl.store.codec import encode
-from hermes_rl.store.database import Store, Trainer
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store
 from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, Usage
 
 PROVENANCE = Provenance("e", "h", "m", {"hermes-rl": "1"})

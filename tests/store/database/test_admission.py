@@ -2,7 +2,9 @@ import asyncio
 
 import pytest
 
-from hermes_rl.store.database import Store, Trainer, UnknownEnvironmentError
+from hermes_rl.store.database.errors import UnknownEnvironmentError
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store
 from tests.store.database.clock import open_clocked_store
 from tests.store.database.making import add_groups, with_trainer
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.store.database import StoreFullError, StoreUnavailableError, open_store
+from hermes_rl.store.database.errors import StoreFullError, StoreUnavailableError
+from hermes_rl.store.database.store import open_store
 from tests.store.database.making import add_groups, make_group, make_large_group, with_trainer
 from tests.store.database.postgres_server import PostgresServer
 

@@ -4,8 +4,10 @@ from dataclasses import replace
 import pytest
 
 from hermes_rl.store.codec import open_group
-from hermes_rl.store.database import Retention, Store, UnknownEnvironmentError, Wanted, open_store
-from hermes_rl.store.database.store import opened_engine
+from hermes_rl.store.database.errors import UnknownEnvironmentError
+from hermes_rl.store.database.groups import Retention
+from hermes_rl.store.database.listing import Wanted
+from hermes_rl.store.database.store import Store, open_store, opened_engine
 from hermes_rl.store.parts import BadGroupError
 from tests.store.database.making import add_groups, make_failed, make_group, make_rollout, with_trainer
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.store.database import LeaseLostError, Store, Trainer, open_store
+from hermes_rl.store.database.errors import LeaseLostError
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store, open_store
 from tests.store.database.making import make_group
 
 BATCH = 4

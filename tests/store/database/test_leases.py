@@ -3,7 +3,10 @@ import asyncio
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store.database import Batch, LeaseLostError, Store, Trainer, UnknownTrainerError, open_store
+from hermes_rl.store.database.errors import LeaseLostError, UnknownTrainerError
+from hermes_rl.store.database.leases import Batch
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store, open_store
 from hermes_rl.trajectory import Sampling, Sequence
 from tests.store.database.clock import START, open_clocked_store
 from tests.store.database.making import add_groups, make_group, make_rollout, with_trainer

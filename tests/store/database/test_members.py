@@ -4,15 +4,10 @@ import math
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store.database import (
-    Backlog,
-    Store,
-    Trainer,
-    UnknownEnvironmentError,
-    UnknownTrainerError,
-    VersionUsedError,
-    open_store,
-)
+from hermes_rl.store.database.errors import UnknownEnvironmentError, UnknownTrainerError, VersionUsedError
+from hermes_rl.store.database.listing import Backlog
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store, open_store
 from tests.store.database.making import add_groups, make_group, with_trainer
 
 

@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store.database import StoreError, StoreUnavailableError, open_store
+from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
+from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_group, with_trainer
 from tests.store.database.postgres_server import PostgresServer
 from tests.support.ports import free_port

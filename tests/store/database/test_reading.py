@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store.database import NewerSchemaError, Store, open_store
+from hermes_rl.store.database.errors import NewerSchemaError
 from hermes_rl.store.database.reading import StoreReader
+from hermes_rl.store.database.store import Store, open_store
 from tests.store.database.making import add_groups
 
 

@@ -7,10 +7,11 @@ from threading import Event
 
 import pytest
 
-from hermes_rl.store.database import Store, UnknownEnvironmentError, sqlite_log
+from hermes_rl.store.database import sqlite_log
+from hermes_rl.store.database.errors import UnknownEnvironmentError
 from hermes_rl.store.database.sqlite import BYTES_TOGETHER
 from hermes_rl.store.database.steps import Steps, ask
-from hermes_rl.store.database.store import open_store, opened_engine
+from hermes_rl.store.database.store import Store, open_store, opened_engine
 from tests.store.database.making import make_group, make_large_group, with_trainer
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.store.database import StoreError, StoreUnavailableError, open_store, sqlite_log
+from hermes_rl.store.database import sqlite_log
+from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
 from hermes_rl.store.database.sqlite import SQLiteEngine
 from hermes_rl.store.database.steps import Steps, ask
-from hermes_rl.store.database.store import opened_engine
+from hermes_rl.store.database.store import open_store, opened_engine
 from tests.store.database.making import make_group, with_trainer
 
 

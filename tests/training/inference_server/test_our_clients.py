@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from hermes_rl.errors import ContextFullError, EndpointError
-from hermes_rl.inference import APIServerConfig, RetryPolicy, ServerManager
 from hermes_rl.inference.completion import ChatCompletion
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import RetryableEndpointError
+from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.inference.token_engines import Route, SamplingRequest
 from hermes_rl.inference.token_engines.sglang import SGLANG
 from hermes_rl.inference.token_engines.vllm import VLLM

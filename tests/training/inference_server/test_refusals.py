@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 
 from hermes_rl.inference.endpoint import CONTEXT_FULL
 from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.training.inference_server import ChatFormats, InferenceSettings, create_app
+from hermes_rl.training.inference_server.app import create_app
+from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
 from hermes_rl.training.sampling_policy import SamplingPolicy
 from tests.support.chat_models import chat_model
 from tests.support.inference import CHATML, CONTEXT, USER, inference, saying

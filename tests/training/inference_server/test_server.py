@@ -7,7 +7,8 @@ import pytest
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.training.inference_server import ChatFormats, InferenceSettings, inference_server
+from hermes_rl.training.inference_server.server import inference_server
+from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
 from hermes_rl.training.sampling_policy import SamplingPolicy
 from tests.support.inference import CHATML, USER, inference, saying
 

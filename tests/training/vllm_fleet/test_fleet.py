@@ -12,7 +12,8 @@ import pytest
 from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.tokens.exchange import Sampled
-from hermes_rl.training.vllm_fleet import FleetTimes, VllmFleet
+from hermes_rl.training.vllm_fleet.fleet import VllmFleet
+from hermes_rl.training.vllm_fleet.membership import FleetTimes
 from tests.support.lora_server import BASE, LENGTH, LoraServer
 from tests.support.scripted_model import Delayed, Garbage, Hang, Reset, Status
 from tests.support.token_servers import Asked, TokenReply, Tokens, logprob_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 from hermes_rl.viewer.sources.finding import find_sources, sources_of
 from hermes_rl.viewer.sources.source import Kind, Runs, database_source, no_runs
 from tests.viewer.recording import group, write_lines

@@ -3,7 +3,3 @@
 Always true: requests, answers and status codes are run-api's wherever run-api's are right; nothing is held between two
 requests that the store does not hold, but for a view of the queue that is a moment old.
 """
-
-from hermes_rl.api.atropos.routes import atropos_routes
-
-__all__ = ["atropos_routes"]

@@ -21,7 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from hermes_rl.api.atropos.batch_json import scored_data_json
 from hermes_rl.api.atropos.standing import TRAINER
-from hermes_rl.store.database import Batch, LeaseLostError, Store, StoreError
+from hermes_rl.store.database.errors import LeaseLostError, StoreError
+from hermes_rl.store.database.leases import Batch
+from hermes_rl.store.database.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from hermes_rl.api.atropos.intake import Intake, naming_env_id
 from hermes_rl.api.atropos.looking import Looks, living
 from hermes_rl.api.atropos.scored_data import read_scored_data, read_scored_data_list
 from hermes_rl.api.atropos.standing import LONGEST, told_environment, told_registration
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 
 # What atroposlib sends by default is null.
 NAMELESS = "environment"

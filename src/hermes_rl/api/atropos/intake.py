@@ -17,7 +17,8 @@ from hermes_rl.api.atropos.bodies import unpacked
 from hermes_rl.api.door import Bodies
 from hermes_rl.api.fullness import Fullness
 from hermes_rl.api.problems import RefusedError
-from hermes_rl.store.database import Store, UnknownEnvironmentError
+from hermes_rl.store.database.errors import UnknownEnvironmentError
+from hermes_rl.store.database.store import Store
 
 NOBODY = "atropos-unregistered"
 # What JSON is read into takes several times its size.

@@ -9,8 +9,8 @@ from time import monotonic, time
 
 from hermes_rl.api.atropos.delivery import held
 from hermes_rl.api.atropos.standing import TRAINER, Look, whole
-from hermes_rl.store.database import Environment, Store
-from hermes_rl.store.database.store import SILENCE
+from hermes_rl.store.database.members import Environment
+from hermes_rl.store.database.store import SILENCE, Store
 
 FRESH = 0.1
 HEARD = 10.0

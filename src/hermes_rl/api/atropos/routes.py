@@ -12,7 +12,7 @@ from hermes_rl.api.atropos.watching import watching
 from hermes_rl.api.door import Bodies
 from hermes_rl.api.fullness import Fullness
 from hermes_rl.api.settings import ApiSettings
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 
 
 def atropos_routes(store: Store, settings: ApiSettings, bodies: Bodies, fullness: Fullness) -> APIRouter:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_rl.store.database import Backlog, Environment, Status, Trainer
+from hermes_rl.store.database.listing import Backlog, Status
+from hermes_rl.store.database.members import Environment, Trainer
 
 TRAINER = "atropos"
 # run-api's: no environment is starved of inference altogether.

@@ -13,7 +13,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from hermes_rl.api.atropos.bodies import Registration, body_schema, read_small
 from hermes_rl.api.atropos.delivery import BatchResponse, accepts_gzip, next_batch
 from hermes_rl.api.atropos.standing import TRAINER
-from hermes_rl.store.database import Store, Trainer, UnknownTrainerError
+from hermes_rl.store.database.errors import UnknownTrainerError
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store
 
 # Atropos' own `max_batches_offpolicy`. Its trainers name no versions, so for environments of ours it bounds the queue.
 STALENESS = 3

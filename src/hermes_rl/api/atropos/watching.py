@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from hermes_rl.api.atropos.batch_json import scored_data_json
 from hermes_rl.api.atropos.looking import Looks
 from hermes_rl.api.atropos.standing import whole
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from hermes_rl.store.parts import BadGroupError
 
 GREETING = {"message": "AtroposLib API", "server": "hermes-rl trajectory API"}

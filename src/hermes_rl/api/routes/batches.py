@@ -26,7 +26,8 @@ from hermes_rl.api.wire import (
     LeaseRequest,
     framed,
 )
-from hermes_rl.store.database import Batch, Store
+from hermes_rl.store.database.leases import Batch
+from hermes_rl.store.database.store import Store
 
 GROUPS_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"content": {GROUPS_TYPE: {"schema": {"type": "string", "format": "binary"}}}}

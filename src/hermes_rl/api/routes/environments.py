@@ -15,7 +15,8 @@ from hermes_rl.api.wire import (
     WorkGrant,
     WorkRequest,
 )
-from hermes_rl.store.database import Environment, Store
+from hermes_rl.store.database.members import Environment
+from hermes_rl.store.database.store import Store
 
 
 def environment_routes(store: Store, settings: ApiSettings) -> APIRouter:

@@ -14,7 +14,7 @@ from hermes_rl.api.fullness import Fullness
 from hermes_rl.api.problems import RefusedError
 from hermes_rl.api.routes.numbers import Number
 from hermes_rl.api.wire import GROUP_TYPE, LARGEST, Posted
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 
 OCTETS = "application/octet-stream"
 TAKEN = (GROUP_TYPE, OCTETS)

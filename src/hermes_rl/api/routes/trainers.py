@@ -3,7 +3,8 @@
 from fastapi import APIRouter
 
 from hermes_rl.api.wire import BatchNumbers, PolicyVersion, TrainerRegistration, VersionSet
-from hermes_rl.store.database import Store, Trainer
+from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.store import Store
 
 
 def trainer_routes(store: Store) -> APIRouter:

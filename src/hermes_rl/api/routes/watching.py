@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse, Response
 from hermes_rl.api.measures import Requests, exposition
 from hermes_rl.api.problems import RefusedError
 from hermes_rl.api.wire import GROUP_TYPE, Outcome, Queued, QueueStatus
-from hermes_rl.store.database import Store
+from hermes_rl.store.database.store import Store
 from hermes_rl.version import __version__
 
 

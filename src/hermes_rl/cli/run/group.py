@@ -14,14 +14,17 @@ from hermes_rl.cli.run.naming import named_run
 from hermes_rl.cli.run.starting import made_run, starting_options
 from hermes_rl.cli.run.testing import test_command
 from hermes_rl.errors import HermesRLError
-from hermes_rl.runs.configuration import new_draft, shown
-from hermes_rl.runs.discovery import find_environment
+from hermes_rl.runs.configuration.editing import new_draft
+from hermes_rl.runs.configuration.showing import shown
+from hermes_rl.runs.discovery.finding import find_environment
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.run_file import RunFile, read_run_file
 from hermes_rl.runs.states import Phase
 from hermes_rl.runs.supervision import await_phase, resume_run, start_run, stop_run
-from hermes_rl.runs.watching import list_runs, results, status
-from hermes_rl.terminal import console
+from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.runs.watching.results import results
+from hermes_rl.runs.watching.status import status
+from hermes_rl.terminal.screen import console
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
 STOP_SECONDS = 180.0
@@ -221,7 +224,7 @@ def logs_command(name: str, part: str | None, lines: int, follows: bool, as_json
     run_id = named_run(name)
     parts = chosen_parts(run_id, part)
     if as_json:
-        from hermes_rl.runs.watching import log_lines
+        from hermes_rl.runs.watching.logs import log_lines
 
         _print({one: {"path": str(RunPlaces(run_id).log(one)), "text": log_lines(run_id, one, lines)} for one in parts})
         return

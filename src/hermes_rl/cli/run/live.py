@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl.runs.watching import status
 from hermes_rl.runs.watching.pulse import Pulse, pulse
-from hermes_rl.terminal import Look, console, counts, drawing
+from hermes_rl.runs.watching.status import status
+from hermes_rl.terminal.look import Look, counts
+from hermes_rl.terminal.screen import console, drawing
 
 if TYPE_CHECKING:
     from rich.console import Console

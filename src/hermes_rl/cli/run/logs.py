@@ -7,8 +7,8 @@ import click
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching import log_lines, status
-from hermes_rl.runs.watching.logs import log_parts
+from hermes_rl.runs.watching.logs import log_lines, log_parts
+from hermes_rl.runs.watching.status import status
 
 LOOK_EVERY = 0.3
 

@@ -1,7 +1,7 @@
 """A run as a person names it: its id, the beginning of one, or `last`."""
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.watching import list_runs
+from hermes_rl.runs.watching.listing import list_runs
 
 LAST = "last"
 SHOWN = 5

@@ -9,14 +9,14 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import edited, new_draft, with_environment
-from hermes_rl.runs.discovery import find_environment
+from hermes_rl.runs.configuration.editing import edited, new_draft, with_environment
+from hermes_rl.runs.discovery.finding import find_environment
 from hermes_rl.runs.keys import find_key
 from hermes_rl.runs.rl_tools.starting import startable
 from hermes_rl.runs.run_file import ReplicasEntry, RunFile
 from hermes_rl.runs.supervision.plan import RUN_KEY
 from hermes_rl.terminal.sections import TRACE
-from hermes_rl.tracing import Tracing
+from hermes_rl.tracing.opening import Tracing
 
 ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
 RAY_REPLICAS = 2

@@ -6,8 +6,8 @@ import click
 
 from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.runs.discovery import find_environment
-from hermes_rl.runs.inference_test import test_inference
+from hermes_rl.runs.discovery.finding import find_environment
+from hermes_rl.runs.inference_test.testing import run_test as test_inference
 from hermes_rl.terminal.running import on_a_loop
 
 

@@ -8,7 +8,3 @@ neither.
 In a program: `atropos_environment(MyEnv).cli()`. Without one:
 `python -m hermes_rl.environment.atropos_adapter ENV serve|process|evaluate …`.
 """
-
-from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
-
-__all__ = ["atropos_environment"]

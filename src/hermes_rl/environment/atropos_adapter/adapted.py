@@ -26,9 +26,9 @@ from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.settings import defaults
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.home import rl_home
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.messages import Message
-from hermes_rl.sinks import Sinks
+from hermes_rl.sinks.opening import Sinks
 from hermes_rl.sinks.wandb_run import wandb_is_set_up
 from hermes_rl.store.records import atropos_columns
 from hermes_rl.trajectory import Group

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hermes_rl.sinks import Sinks
+from hermes_rl.sinks.opening import Sinks
 from hermes_rl.sinks.values import flattened
 from hermes_rl.sinks.worker import Row
 

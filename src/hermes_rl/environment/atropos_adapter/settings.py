@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.environment.endpoint_choice import explanation
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.terminal.sections import parse_flag
 
 # Atropos gives 0 and -1 a meaning in some of them, and its loop compares the last with an enumeration of its own.

@@ -12,8 +12,9 @@ from typing import Any
 from hermes_rl import jsontext
 from hermes_rl.environment.evaluation.folder import GROUPS, METRICS
 from hermes_rl.errors import ConfigError
-from hermes_rl.statistics import Comparison, Interval, compare, mean_interval
-from hermes_rl.store import read_groups
+from hermes_rl.statistics.intervals import Interval, mean_interval
+from hermes_rl.statistics.paired import Comparison, compare
+from hermes_rl.store.records import read_groups
 
 # Said in words of their own, whichever settings they came from.
 TOLD_APART = frozenset({"eval_samples", "agent_temperature"})

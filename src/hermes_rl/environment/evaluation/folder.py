@@ -10,8 +10,9 @@ from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.groups import config_hash
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import rl_home
-from hermes_rl.store import only_writer, read_groups
-from hermes_rl.terminal import console
+from hermes_rl.store.holding import only_writer
+from hermes_rl.store.records import read_groups
+from hermes_rl.terminal.screen import console
 
 GROUPS, METRICS, SAMPLES = "groups.jsonl", "metrics.json", "samples.jsonl"
 PREVIOUS = "groups.previous.jsonl"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl.environment.metrics import Tally
-from hermes_rl.statistics import Interval, PassRate, mean_interval, pass_at_k, pass_hat_k
+from hermes_rl.statistics.intervals import Interval, mean_interval
+from hermes_rl.statistics.passes import PassRate, pass_at_k, pass_hat_k
 from hermes_rl.trajectory import Group, Rollout, Span
 
 UNSCORED = "no_rollout_scored"

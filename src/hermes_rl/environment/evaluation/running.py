@@ -25,8 +25,8 @@ from hermes_rl.environment.items import content_id
 from hermes_rl.environment.metrics import Tally
 from hermes_rl.environment.slots import Slots, evaluation_width
 from hermes_rl.errors import ConfigError
-from hermes_rl.store import RecordWriter, read_groups, write_document
-from hermes_rl.terminal import console
+from hermes_rl.store.records import RecordWriter, read_groups, write_document
+from hermes_rl.terminal.screen import console
 
 GREEDY = 0.0
 ANEW = "without --resume, or in another --env.data_dir_to_save_evals"

@@ -8,7 +8,7 @@ from typing import Any, overload
 from hermes_rl import jsontext
 from hermes_rl.environment.contract import Environment
 from hermes_rl.messages import final_response
-from hermes_rl.store import group_of, rollout_record
+from hermes_rl.store.records import group_of, rollout_record
 from hermes_rl.trajectory import Group
 
 

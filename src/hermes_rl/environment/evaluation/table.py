@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.terminal import console, short
+from hermes_rl.terminal.screen import console, short
 
 # Half the width of an interval: what is said to be wide, and what is proposed instead.
 WIDE, USEFUL = 0.1, 0.05

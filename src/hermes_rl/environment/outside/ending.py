@@ -4,7 +4,7 @@ Pure. A program that ended badly after the model had answered is scored like any
 and a policy that could make it crash would otherwise choose which of its rollouts count.
 """
 
-from hermes_rl.agent import ProgramEnd
+from hermes_rl.agent.result import ProgramEnd
 from hermes_rl.errors import AuthorError, Failure, WorldError
 from hermes_rl.gateway.rollout import GatewayRollout
 from hermes_rl.trajectory import StopReason

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from hermes_rl.agents import agent_named
 from hermes_rl.agents.agent import PLACE
+from hermes_rl.agents.registry import agent_named
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.errors import AuthorError, ConfigError
 from hermes_rl.messages import Message, content_text
-from hermes_rl.sandbox import SandboxSpec
+from hermes_rl.sandbox.spec import SandboxSpec
 
 READY_MADE = "agent:"
 # Linux refuses a single argument, or variable, of 128 KiB.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_rl import jsontext
-from hermes_rl.agent import AgentResult, ProgramEnd
+from hermes_rl.agent.result import AgentResult, ProgramEnd
 from hermes_rl.environment.outside.clock import Answering, policy_seconds
 from hermes_rl.environment.outside.ending import shortened, stop_reason
 from hermes_rl.environment.outside.program import Marks, Program, prompt_of
@@ -21,10 +21,9 @@ from hermes_rl.gateway.bounds import Bounds
 from hermes_rl.gateway.passes import Pass
 from hermes_rl.gateway.rollout import GatewayRollout, Policy, RunSampling
 from hermes_rl.messages import Message
-from hermes_rl.sandbox import ExecResult, Sandbox
 from hermes_rl.sandbox.outlet import Outlet, outlet
-from hermes_rl.sandbox.protocol import Command
-from hermes_rl.tools import ToolSession
+from hermes_rl.sandbox.protocol import Command, ExecResult, Sandbox
+from hermes_rl.tools.session import ToolSession
 from hermes_rl.trajectory import StopReason
 
 if TYPE_CHECKING:

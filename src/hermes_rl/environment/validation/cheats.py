@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
-from hermes_rl.agent import AgentLimits
+from hermes_rl.agent.limits import AgentLimits
 from hermes_rl.environment.steps import Reply, Step, ToolStep
 from hermes_rl.messages import Message, content_text
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.twins import evaluation_twin
 from hermes_rl.environment.validation.inventory import HookError, Item, asking
 from hermes_rl.environment.validation.report import Finding, Kind, Severity
-from hermes_rl.rewards import bridged
+from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.trajectory import validate_reward
 
 MEND = "let compute_group_rewards give one reward for each result, in their order, the better work the higher one"

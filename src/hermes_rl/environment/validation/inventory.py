@@ -16,7 +16,7 @@ from hermes_rl.environment.items import content_id
 from hermes_rl.environment.validation.report import Finding, Severity, listed, shown
 from hermes_rl.errors import ConfigError, HermesRLError
 from hermes_rl.messages import Message
-from hermes_rl.rewards import bridged
+from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.watchdog import is_authors
 
 # Calls of get_next_item, and the seconds they may take; of train_items all are looked at.

@@ -5,13 +5,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.steps import Reply, Step, run_script
 from hermes_rl.environment.validation.inventory import Item
 from hermes_rl.environment.validation.report import Finding, Severity, listed, shown
-from hermes_rl.rewards import ToolContext
+from hermes_rl.rewards.tool_context import ToolContext
 
 READERS = {"terminal", "execute_code", "read_file", "search_files"}
 # Fields of an item that by their names hold what the agent is to find out.

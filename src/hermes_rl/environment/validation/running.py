@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_rl.agent import AgentResult
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.preparation import without_waiting
@@ -35,7 +35,7 @@ from hermes_rl.environment.validation.leaks import leaked_answer, sandbox_leaks
 from hermes_rl.environment.validation.report import Finding, Kind, Report, Severity, Trial
 from hermes_rl.environment.validation.scores import score_findings
 from hermes_rl.errors import SandboxError
-from hermes_rl.rewards import ToolContext
+from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Hold, Watchdog, watching
 from hermes_rl.trajectory import Reward, Span, validate_reward
 

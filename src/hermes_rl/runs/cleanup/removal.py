@@ -20,7 +20,7 @@ from hermes_rl.runs.cleanup.scan import REMOVED, find, state_of_run
 from hermes_rl.runs.places import records
 from hermes_rl.sandbox.baked_images import remove_baked_image
 from hermes_rl.sandbox.workspaces import REMOVE
-from hermes_rl.store.database import open_store
+from hermes_rl.store.database.store import open_store
 
 DELETE_SECONDS = 3600.0
 

@@ -19,7 +19,8 @@ from hermes_rl.runs.configuration.linked import MODELS, plain_name
 from hermes_rl.runs.configuration.problems import WANTED, Problem, model_fault, problems_of
 from hermes_rl.runs.configuration.targets import ENTRY_FIELDS, Target, check_open, field_of, target_of
 from hermes_rl.runs.configuration.typing_values import refusal, typed
-from hermes_rl.runs.discovery import Found, find_environment
+from hermes_rl.runs.discovery.finding import find_environment
+from hermes_rl.runs.discovery.found import Found
 from hermes_rl.runs.presets import DEFAULT_PRESET, preset_named
 
 MOST_WEIGHT = 1e9

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from hermes_rl.environment.config import HermesAgentEnvConfig
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.runs.run_file import EngineEntry
 from hermes_rl.training.settings import TrainerSettings
 

@@ -14,7 +14,7 @@ from hermes_rl.errors import ConfigError
 from hermes_rl.runs.configuration.described import description_of
 from hermes_rl.runs.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.runs.places import drafts_home
-from hermes_rl.store import write_document
+from hermes_rl.store.records import write_document
 
 # Of the file, not of hermes-rl: raised when an older one can no longer be read.
 FORMAT = 1

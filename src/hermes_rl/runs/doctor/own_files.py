@@ -5,8 +5,8 @@ from hermes_rl.runs.doctor.finding import Finding, State
 from hermes_rl.runs.key_file import mode_fault, read_keys
 from hermes_rl.runs.keys import found_key, key_file, key_names, masked
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching import Facts, LivePhase, gather, live_phase
-from hermes_rl.runs.watching.live import run_folders
+from hermes_rl.runs.watching.live import gather, run_folders
+from hermes_rl.runs.watching.standing import Facts, LivePhase, live_phase
 
 _SHOWN = 5
 

@@ -9,8 +9,7 @@ import sys
 
 from hermes_rl.errors import ConfigError, SandboxError
 from hermes_rl.runs.doctor.finding import Finding, State
-from hermes_rl.sandbox import make_backend
-from hermes_rl.sandbox.backends import AUTO
+from hermes_rl.sandbox.backends import AUTO, make_backend
 from hermes_rl.sandbox.reaper import reap
 
 # Those with a program of their own on this machine.

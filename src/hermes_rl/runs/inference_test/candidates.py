@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.inference import APIServerConfig, ServerType
+from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.runs.keys import find_key
 from hermes_rl.secrets import is_literal
 

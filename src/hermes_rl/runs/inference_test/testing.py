@@ -16,7 +16,7 @@ from hermes_rl.runs.inference_test.judging import Check, Verdict, checks, figure
 from hermes_rl.runs.inference_test.outputs import Outputs, outputs
 from hermes_rl.runs.inference_test.running import Ran, last_words, run_process
 from hermes_rl.runs.places import inference_tests_home
-from hermes_rl.store import read_groups
+from hermes_rl.store.records import read_groups
 from hermes_rl.trajectory import Group
 
 SECONDS_EACH = 600.0

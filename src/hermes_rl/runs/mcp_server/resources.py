@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from hermes_rl.errors import ConfigError
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching import curve_png, list_runs, log_lines
-from hermes_rl.runs.watching.logs import log_parts
+from hermes_rl.runs.watching.curve import curve_png
+from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.runs.watching.logs import log_lines, log_parts
 
 if TYPE_CHECKING:
     import mcp_types as types

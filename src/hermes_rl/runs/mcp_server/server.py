@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hermes_rl.errors import HermesRLError
 from hermes_rl.runs.mcp_server import resources
 from hermes_rl.runs.mcp_server.sessions import DRAFT, DRAFT_SCHEMA, chosen, with_draft
-from hermes_rl.runs.rl_tools import RL_TOOLS, Desk, RlTool, RunFunctions, called
 from hermes_rl.runs.rl_tools.answers import RefusalError
+from hermes_rl.runs.rl_tools.calling import RL_TOOLS, RlTool, called
+from hermes_rl.runs.rl_tools.desk import Desk, RunFunctions
 from hermes_rl.version import __version__
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hermes_rl.environment.config import HermesAgentEnvConfig
 from hermes_rl.errors import ConfigError
 from hermes_rl.home import rl_home
-from hermes_rl.inference import APIServerConfig
+from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.runs.literal_secrets import holds_secret
 from hermes_rl.runs.run_file import EngineEntry
 from hermes_rl.training.settings import TrainerSettings

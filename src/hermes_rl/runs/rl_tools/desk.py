@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_rl.runs.inference_test import test_inference
+from hermes_rl.runs.inference_test.testing import run_test as test_inference
 from hermes_rl.runs.supervision import resume_run, start_run, stop_run
-from hermes_rl.runs.watching import list_runs, results, status
+from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.runs.watching.results import results
+from hermes_rl.runs.watching.status import status
 
 Told = Callable[[float, float, str], Awaitable[None]]
 """Is told how much is done, of how much, and in words what is going on."""

@@ -6,8 +6,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, edited, new_draft, save_draft, shown, with_environment
-from hermes_rl.runs.discovery import Found, discover, find_environment
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.editing import edited, new_draft, with_environment
+from hermes_rl.runs.configuration.sessions import save_draft
+from hermes_rl.runs.configuration.showing import shown
+from hermes_rl.runs.discovery.finding import find_environment
+from hermes_rl.runs.discovery.found import Found
+from hermes_rl.runs.discovery.listing import discover
 from hermes_rl.runs.rl_tools.answers import RefusalError
 from hermes_rl.runs.rl_tools.desk import Desk
 from hermes_rl.runs.rl_tools.drafts import chosen_draft, forget_started, held

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from hermes_rl import jsontext
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, load_draft
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.sessions import load_draft
 from hermes_rl.runs.places import drafts_home
 from hermes_rl.runs.rl_tools.answers import RefusalError
-from hermes_rl.store import in_turn, write_document
+from hermes_rl.store.holding import in_turn
+from hermes_rl.store.records import write_document
 
 # Whoever holds it may have to load an environment's file, which may import much.
 LONGEST_WAIT = 120.0

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hermes_rl.runs.configuration import Draft
+from hermes_rl.runs.configuration.draft import Draft
 from hermes_rl.runs.places import RunPlaces
 from hermes_rl.runs.rl_tools.answers import RefusalError
 from hermes_rl.runs.rl_tools.desk import Desk

@@ -1,7 +1,8 @@
 """A draft on its way to a run: what must be there before one is started, whoever starts it."""
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.runs.configuration import Draft, needed_keys, run_file_of
+from hermes_rl.runs.configuration.draft import Draft
+from hermes_rl.runs.configuration.making import needed_keys, run_file_of
 from hermes_rl.runs.requirements import missing_for
 from hermes_rl.runs.run_file import RunFile
 

@@ -58,7 +58,7 @@ class Record:
 
 
 async def written(run_file: RunFile, phase: Phase) -> None:
-    from hermes_rl.store.database import open_store
+    from hermes_rl.store.database.store import open_store
 
     async with open_store(records()) as store:
         settings = run_file.model_dump(mode="json")

@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes_rl import jsontext
 from hermes_rl.runs.places import RunPlaces
-from hermes_rl.store import write_document
+from hermes_rl.store.records import write_document
 
 SECONDS = 1800.0
 ENDED = ("exited", "killed")

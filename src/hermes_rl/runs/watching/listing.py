@@ -17,7 +17,9 @@ from hermes_rl.runs.watching.hiding import hidden, known_secrets
 from hermes_rl.runs.watching.live import facts_of, run_file_of, run_folders
 from hermes_rl.runs.watching.measured import TRAINER_FILE
 from hermes_rl.runs.watching.standing import Facts, LivePhase, standing_of
-from hermes_rl.store.database import Run, StoreError, open_store
+from hermes_rl.store.database.errors import StoreError
+from hermes_rl.store.database.listing import Run
+from hermes_rl.store.database.store import open_store
 
 # The last line of a metrics file is shorter.
 TAIL = 8 * 1024

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from hermes_rl import jsontext
 from hermes_rl.processes import moment_of_start
-from hermes_rl.store import write_document
+from hermes_rl.store.records import write_document
 from hermes_rl.training.selfhost.places import EnginePlaces, engines_home
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.errors import ConfigError
-from hermes_rl.statistics import compare, mean_interval
+from hermes_rl.statistics.intervals import mean_interval
+from hermes_rl.statistics.paired import compare
 from hermes_rl.viewer import lenient
 from hermes_rl.viewer.answers.rollout import cut
 from hermes_rl.viewer.lenient import mapping, number

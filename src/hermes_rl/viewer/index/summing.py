@@ -8,7 +8,7 @@ import math
 import sqlite3
 from typing import Any
 
-from hermes_rl.statistics import mean_interval
+from hermes_rl.statistics.intervals import mean_interval
 from hermes_rl.viewer.described import NUMBER_BITS
 
 BINS = 20

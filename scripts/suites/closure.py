@@ -188,15 +188,28 @@ class _Module:
         return found - {self._path}
 
     def _started(self, words: list[ast.expr]) -> set[str]:
-        """`[python, "-m", "hermes_rl", "api", …]` needs the verb `api`; with a verb not in the source, everything."""
+        """`[python, "-m", "hermes_rl", "api", …]` needs the verb `api`.
+
+        With a verb that does not stand there it needs those that the module names anywhere, without any everything.
+        """
         texts = [word.value if isinstance(word, ast.Constant) else None for word in words]
         at = next((place for place, text in enumerate(texts) if text in COMMAND), None)
         if at is None:
             return set()
         verb = texts[at + 1] if at + 1 < len(texts) else None
         if isinstance(verb, str) and self._checkout.is_module(f"hermes_rl.cli.{verb}"):
-            return self._checkout.module("hermes_rl.__main__") | self._checkout.module(f"hermes_rl.cli.{verb}")
-        return self._checkout.expand(EVERYTHING) if texts[:at][-1:] == ["-m"] else set()
+            return self._verb(verb)
+        if texts[:at][-1:] != ["-m"]:
+            return set()
+        verbs = [self._verb(name) for name in self._strings() if self._checkout.is_module(f"hermes_rl.cli.{name}")]
+        return set().union(*verbs) if verbs else self._checkout.expand(EVERYTHING)
+
+    def _verb(self, name: str) -> set[str]:
+        return self._checkout.module("hermes_rl.__main__") | self._checkout.module(f"hermes_rl.cli.{name}")
+
+    def _strings(self) -> set[str]:
+        nodes = ast.walk(self._tree)
+        return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
     def _imported(self, node: ast.ImportFrom) -> set[str]:
         source = node.module or ""

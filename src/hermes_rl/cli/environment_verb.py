@@ -1,11 +1,13 @@
 """A verb that takes an environment first: the options after its name are that environment's own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from hermes_rl.environment.base import HermesAgentBaseEnv
+from hermes_rl.environment.command import MODES, mode_command
 from hermes_rl.environment.loader import bundled_environments, load_environment
 from hermes_rl.runs.discovery.finding import find_environment, known_environment
 from hermes_rl.runs.discovery.listing import discover
@@ -48,3 +50,16 @@ class EnvironmentVerb(LateVerb):
         name = f"{ctx.command_path} {reference}"
         code: int = command.main(rest, prog_name=name, standalone_mode=False, obj=reference) or 0
         return code
+
+
+def environment_mode(
+    name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command] | None = None
+) -> EnvironmentVerb:
+    """The verb of one of an environment's modes; `command` where it has more options than the mode itself."""
+    return EnvironmentVerb(
+        name,
+        command or partial(mode_command, mode=name),
+        help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. "
+        f"All its options: hermes-rl {name} ENVIRONMENT --help",
+        options_metavar="ENVIRONMENT [OPTIONS]",
+    )

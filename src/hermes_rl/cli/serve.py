@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from hermes_rl import jsontext
+from hermes_rl.cli.environment_verb import environment_mode
 from hermes_rl.environment.command import mode_command
 from hermes_rl.environment.contract import Environment
 from hermes_rl.environment.endpoint_choice import choose_endpoint
@@ -75,6 +76,9 @@ def serve_command(environment: type[Environment]) -> click.Command:
         help=own.help,
         context_settings=own.context_settings,
     )
+
+
+serve = environment_mode("serve", serve_command)
 
 
 def _replicas(environment: type[Environment], reference: str, ours: dict[str, Any], values: dict[str, Any]) -> int:

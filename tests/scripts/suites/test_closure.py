@@ -58,9 +58,16 @@ def test_a_name_that_a_package_loads_when_used_leads_to_its_module(written: Writ
     assert needs(checkout, "tests/test_a.py") == {"src/hermes_rl/__init__.py", "src/hermes_rl/late.py"}
 
 
-def test_a_command_that_is_started_needs_its_verb(written: Written) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "command = [python, '-m', 'hermes_rl', 'api', '--json']\n",
+        "start = [python, '-m', 'hermes_rl']\nwords = ['api']\n",
+    ],
+)
+def test_a_command_that_is_started_needs_its_verb(written: Written, source: str) -> None:
     checkout = written({
-        "tests/test_a.py": "command = [python, '-m', 'hermes_rl', 'api', '--json']\n",
+        "tests/test_a.py": source,
         "src/hermes_rl/__init__.py": "",
         "src/hermes_rl/__main__.py": "",
         "src/hermes_rl/cli/__init__.py": "",

@@ -1,0 +1,5 @@
+"""`hermes-rl evaluate`: the agent on held-out items."""
+
+from hermes_rl.cli.environment_verb import environment_mode
+
+evaluate = environment_mode("evaluate")

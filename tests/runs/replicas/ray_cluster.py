@@ -25,6 +25,8 @@ SYSTEM = {
     "worker_niceness": 0,
 }
 ATTEMPTS = 6
+# Ray raises this very class.
+TRIED_AGAIN: set[type[BaseException]] = {Exception}
 
 
 class RayCluster:
@@ -86,7 +88,9 @@ class RayCluster:
             before = self._children()
             try:
                 return start()
-            except Exception:  # noqa: BLE001 (Ray raises this very class)
+            except Exception as error:
+                if type(error) not in TRIED_AGAIN:
+                    raise
                 # Ray forgets what it had started by then.
                 self._end_since(before)
         return start()

@@ -18,7 +18,7 @@ KNOWN: dict[str, click.Command] = dict(commands())
 FENCE = re.compile(r"(?ms)^( *)```(\w*)[^\n]*\n(.*?)^\1```$")
 SHELLS = {"", "bash", "console", "sh", "text"}
 # Pages that tell what once was, or is to come.
-LEFT_OUT = ("CHANGELOG.md", "docs/proofs/", "docs/roadmap.md", "docs/decisions/")
+LEFT_OUT = ("CHANGELOG.md", "docs/reports/", "docs/roadmap.md", "docs/decisions/")
 
 
 def lines() -> Iterator[tuple[str, str]]:

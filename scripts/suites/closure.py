@@ -243,7 +243,8 @@ class _Module:
         if not text or ".." in text:
             return set()
         for start in ("", f"{PurePosixPath(self._path).parent}/"):
-            if start + text in self._checkout.files:
+            # `folder / "README.md"` is no file of the root.
+            if (start or top or "/" in text) and start + text in self._checkout.files:
                 return {start + text}
             if (top or "/" in text) and (found := self._checkout.below(start + text)):
                 return set(found)

@@ -227,12 +227,15 @@ def run_by_judge(attack: "Attack", world: World) -> Traces:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        assert process.stdout is not None
         try:
             said = process.communicate(timeout=6)[0]
         except subprocess.TimeoutExpired:
             said = b""
         finally:
             process.kill()
+            process.wait()
+            process.stdout.close()
         return Traces(score=float(said.split()[1]) if said.startswith(b"score") else None)
 
 

@@ -103,6 +103,12 @@ def test_a_file_that_is_named_counts_and_so_does_what_a_script_names(written: Wr
     assert needs(checkout, "tests/test_a.py") == {"scripts/run.sh", "constraints/dev.txt", "tests/support/model.py"}
 
 
+@pytest.mark.parametrize(("source", "needed"), [("ROOT / 'README.md'\n", True), ("folder / 'README.md'\n", False)])
+def test_a_file_of_the_root_counts_only_when_the_root_is_named(written: Written, source: str, needed: bool) -> None:
+    checkout = written({"tests/test_a.py": f"value = {source}", "README.md": ""})
+    assert needs(checkout, "tests/test_a.py") == ({"README.md"} if needed else set())
+
+
 def test_fixtures_above_a_test_and_data_beside_a_module_count(written: Written) -> None:
     checkout = written({
         "tests/conftest.py": "",

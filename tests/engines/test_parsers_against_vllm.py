@@ -27,7 +27,7 @@ def vllm_calls() -> list[list[list[Any]]]:
         input=json.dumps({"tools": TOOLS, "texts": texts}),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

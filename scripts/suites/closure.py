@@ -243,7 +243,7 @@ class _Module:
         if not text or ".." in text:
             return set()
         for start in ("", f"{PurePosixPath(self._path).parent}/"):
-            # `folder / "README.md"` is no file of the root.
+            # `folder / "README.md"` does not name the README of the root.
             if (start or top or "/" in text) and start + text in self._checkout.files:
                 return {start + text}
             if (top or "/" in text) and (found := self._checkout.below(start + text)):

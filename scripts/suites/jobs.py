@@ -18,6 +18,8 @@ from pathlib import Path
 # More failures than this are not bad luck.
 SECOND_TRIES = 5
 FAILED, NO_TESTS = 1, 5
+# For the servers that a job's tests have started.
+END_SECONDS = 60.0
 # A shell's background jobs ignore SIGINT, and so would every program that their tests interrupt.
 DEFAULT_SIGNALS = ("env", "--default-signal=INT,QUIT")
 # What Debian's mirrors do not have every day; scripts/sandbox_parts says why.
@@ -80,11 +82,20 @@ class Runner:
                     print(f"\n--- {job.name}: status {result.status} after {result.minutes:.1f} minutes", flush=True)
                     _copy(result.log)
         finally:
-            for _, process, _ in running:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait()
+            self._end([process for _, process, _ in running])
         self._try_again(jobs, ended)
         return ended
+
+    def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Interrupted, pytest ends the servers of its fixtures; by SIGTERM they would be left running."""
+        for process in processes:
+            os.killpg(process.pid, signal.SIGINT)
+        for process in processes:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def _start(self, job: Job) -> subprocess.Popen[bytes]:
         # A process group of its own, so that all of it can be ended.

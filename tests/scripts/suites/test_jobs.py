@@ -1,6 +1,7 @@
 """Jobs run side by side; a test that fails once is tried again alone and named, one that fails twice fails."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,14 @@ def test_fine():
 """
 
 
-def run(folder: Path, *codes: str, width: int = 2) -> list[Result]:
+def run(folder: Path, *codes: str, width: int = 2, passed: Callable[[Result], object] = lambda _: None) -> list[Result]:
     jobs = []
     for number, code in enumerate(codes):
         (folder / f"part{number}").mkdir()
         (folder / f"part{number}" / "test_it.py").write_text(code)
         jobs.append(Job(f"job{number}", ("-q", "-c", "/dev/null", str(folder / f"part{number}"))))
     (folder / "out").mkdir()
-    return Runner(folder / "out", width=width).run(jobs)
+    return Runner(folder / "out", width=width).run(jobs, passed)
 
 
 def test_a_test_that_passes_at_the_second_try_is_named(tmp_path: Path) -> None:
@@ -65,3 +66,35 @@ def test_a_skipped_test_is_a_missing_part_but_for_what_cannot_be_had_every_day(t
         for number, reason in enumerate(["NO RUNSC: not today", "no dockerd"])
     )
     assert missing_parts(run(tmp_path, code)) == ["no dockerd"]
+
+
+def test_a_job_that_is_ended_ends_its_servers(tmp_path: Path) -> None:
+    server = f"""
+import time
+from pathlib import Path
+import pytest
+
+@pytest.fixture
+def server():
+    Path({str(tmp_path)!r}, "begun").touch()
+    yield
+    Path({str(tmp_path)!r}, "ended").touch()
+
+def test_long(server):
+    time.sleep(100)
+"""
+    other = f"""
+import time
+from pathlib import Path
+
+def test_short():
+    while not Path({str(tmp_path)!r}, "begun").exists():
+        time.sleep(0.05)
+"""
+
+    def interrupted(_: Result) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, server, other, passed=interrupted)
+    assert (tmp_path / "ended").exists()

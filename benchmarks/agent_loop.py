@@ -28,18 +28,18 @@ import uvloop
 
 from hermes_rl.agent.limits import AgentLimits
 from hermes_rl.agent.loop import HermesAgentLoop
+from hermes_rl.console.run_command import tune_gc
+from hermes_rl.core.trajectory import StopReason
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
-from hermes_rl.terminal.running import settle_collector
 from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import tool
 from hermes_rl.tools.toolset import OpenToolset
 from hermes_rl.tracing.span import Scope, TracedSpan, span
-from hermes_rl.tracing.tracer import EVERY, Exporting, Tracer
-from hermes_rl.trajectory import StopReason
+from hermes_rl.tracing.tracer import FLUSH_INTERVAL_S, ExportConfig, Tracer
 
 HERE = Path(__file__).resolve().parent
 RATIO_GOAL, MEMORY_GOAL_KB = 0.70, 100.0
@@ -76,7 +76,7 @@ class Ours:
 
     async def rollout(self, name: str) -> bool:
         with span("rollout") as traced:
-            traced.note(rollout=name)
+            traced.set_attributes(rollout=name)
             return await self._rollout(name)
 
     async def _rollout(self, name: str) -> bool:
@@ -132,7 +132,7 @@ async def play(
 ) -> dict[str, float]:
     """Run the rollouts, so many at once, and measure this process."""
     if side != "bare":
-        settle_collector()
+        tune_gc()
     client = Ours(base_url, turns) if side == "ours" else Bare(base_url, turns)
     await client.rollout("warm")
     async with aiohttp.ClientSession() as session:
@@ -188,8 +188,8 @@ def pinned(core: int, command: list[str]) -> list[str]:
 
 async def play_traced(base_url: str, collector: str, slices: int, rollouts: int, turns: int) -> dict[str, Any]:
     """Ours with tracing off and on, slice about slice in one process, and what became of the spans."""
-    settle_collector()
-    tracer = Tracer(Exporting(f"{collector}/v1/traces", "benchmark", {}))
+    tune_gc()
+    tracer = Tracer(ExportConfig(f"{collector}/v1/traces", "benchmark", {}))
     client = Ours(base_url, turns)
     seconds: dict[str, list[float]] = {"off": [], "on": []}
     with tracer:
@@ -202,7 +202,7 @@ async def play_traced(base_url: str, collector: str, slices: int, rollouts: int,
                 with root if side == "on" else nullcontext():
                     assert await in_flight(client.rollout, 64, rollouts, 0.0) == rollouts
                 # Until the last spans of the slice are handed over, which is part of the cost.
-                await asyncio.sleep(1.5 * EVERY)
+                await asyncio.sleep(1.5 * FLUSH_INTERVAL_S)
                 # The first of each warms it up.
                 if number:
                     seconds[side].append(time.process_time() - cpu)

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, ToolUse
 from hermes_rl.store.codec import decode, encode, open_group
-from hermes_rl.store.parts import json_part
-from hermes_rl.store.records import rollout_of, rollout_record
-from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, ToolUse
+from hermes_rl.store.container import json_part
+from hermes_rl.store.records import rollout_from_record, rollout_to_record
 
 ROLLOUTS, TOKENS, TURNS = 16, 8192, 16
 GOALS = {"encode_ms": 30.0, "decode_ms": 40.0, "view_ms": 2.0, "size_to_bare": 1.1}
@@ -54,7 +54,7 @@ def made_group(rollouts: int, tokens: int) -> Group:
         # About four tokens to three words.
         spoken = tokens // TURNS * 3 // 4
         for turn in range(TURNS):
-            arguments, result = jsontext.dumps({"command": text(20)}).decode(), text(spoken // 4)
+            arguments, result = fast_json.dumps({"command": text(20)}).decode(), text(spoken // 4)
             call = {"id": f"call_{turn}", "type": "function", "function": {"name": "terminal", "arguments": arguments}}
             messages += [
                 {"role": "assistant", "content": text(spoken * 3 // 4 - 20), "tool_calls": [call]},
@@ -88,11 +88,11 @@ def bare_size(group: Group) -> int:
 
 
 def to_json(group: Group) -> bytes:
-    return gzip.compress(jsontext.dumps([rollout_record(rollout) for rollout in group.rollouts]), 9)
+    return gzip.compress(fast_json.dumps([rollout_to_record(rollout) for rollout in group.rollouts]), 9)
 
 
 def of_json(data: bytes) -> list[Rollout]:
-    return [rollout_of(record) for record in jsontext.loads(gzip.decompress(data))]
+    return [rollout_from_record(record) for record in fast_json.loads(gzip.decompress(data))]
 
 
 def cpu_ms(work: Callable[[], object]) -> float:

@@ -62,14 +62,14 @@ FINAL = "I have said hello four times, as you asked."
 
 async def serve(mode: str, engine: str, model: str) -> None:
     """Answer lines of standard input: `open N` by N keys, `close` by what became of them, `cpu` by seconds."""
-    from hermes_rl.gateway.passes import Pass
+    from hermes_rl.console.run_command import tune_gc
+    from hermes_rl.gateway.api_keys import ApiKey
     from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
     from hermes_rl.gateway.server import GatewayServer
     from hermes_rl.inference.config import APIServerConfig
     from hermes_rl.inference.managed_server import ManagedServer
     from hermes_rl.inference.server_manager import ServerManager
-    from hermes_rl.terminal.running import settle_collector
-    from hermes_rl.tokens.tokenizer import load_tokenizer
+    from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 
     config = APIServerConfig.model_validate(
         {"base_url": engine, "model_name": f"null-{TURNS}", "num_max_requests_at_once": 100_000}
@@ -77,12 +77,12 @@ async def serve(mode: str, engine: str, model: str) -> None:
     )
     tokenizer = load_tokenizer(model) if mode == "tokens" else None
     sampled = 0 if tokenizer is None else (TURNS - 1) * len(_ids(tokenizer, CALL)) + len(_ids(tokenizer, FINAL))
-    settle_collector()
+    tune_gc()
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with AsyncExitStack() as held, ServerManager([config]) as manager, GatewayServer() as server:
         print(server.url, flush=True)
-        passes: list[Pass] = []
+        passes: list[ApiKey] = []
         while command := (await lines.readline()).split():
             if command[0] == b"open":
                 for _ in range(int(command[1])):
@@ -90,7 +90,7 @@ async def serve(mode: str, engine: str, model: str) -> None:
                     if tokenizer is not None:
                         policy = await held.enter_async_context(manager.managed_server(tokenizer))
                     sampling = RunSampling(max_tokens=256, extra_body=None if tokenizer else {"user": "agent"})
-                    passes.append(server.passes.open(GatewayRollout(policy, sampling)))
+                    passes.append(server.keys.open(GatewayRollout(policy, sampling)))
                 print(json.dumps([one.key for one in passes]), flush=True)
             elif command[0] == b"close":
                 began, right = time.process_time(), 0
@@ -274,7 +274,7 @@ def main() -> int:
 
 
 def run(model: str, repeats: int, *, quick: bool) -> int:
-    from hermes_rl.tokens.tokenizer import load_tokenizer
+    from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 
     tokenizer, here = load_tokenizer(model), str(Path(__file__).resolve())
     ids = {"call": _ids(tokenizer, CALL), "final": _ids(tokenizer, FINAL), "stop": tokenizer.eos_token_id}

@@ -54,17 +54,17 @@ async def watched(work: Coroutine[Any, Any, None], beginning: float) -> Lag:
 
 def play(urls: tuple[str, ...], job: Job) -> None:
     from benchmarks.peers import ours
-    from hermes_rl.terminal.running import on_a_loop
+    from hermes_rl.console.run_command import run_async
 
     warm = Job(urls[0], "null", WARM, WARM, f"{job.folder}/warm", warm=True)
     Path(warm.folder).mkdir(parents=True)
-    on_a_loop(ours.play(warm, urls))
+    run_async(ours.play(warm, urls))
     Path("/proc/self/clear_refs").write_text("5")
     before = status_kb("VmRSS")
     print("ready", flush=True)
     sys.stdin.readline()
     cpu, began = time.process_time(), time.perf_counter()
-    lag = on_a_loop(watched(ours.play(job, urls), job.delay))
+    lag = run_async(watched(ours.play(job, urls), job.delay))
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     peak = status_kb("VmHWM")
     kept = ours.kept(job)

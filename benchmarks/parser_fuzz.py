@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from hermes_rl.parsers import PARSERS
+from hermes_rl.extensions import PARSERS
 from tests.parsers.fuzz import CPU_GOAL_MS, RATIO_GOAL, Findings, climb, fuzz
 
 INPUTS_GOAL = 1_000_000
@@ -18,7 +18,7 @@ INPUTS_GOAL = 1_000_000
 
 def report(found: Findings, inputs_goal: int, seconds: float) -> dict[str, Any]:
     figures = {
-        "parsers": len(PARSERS),
+        "parsers": len(PARSERS.builtin),
         "inputs": found.inputs,
         "inputs_of_64_kb": found.large_inputs,
         "megabytes": round(found.characters / 1e6, 1),

@@ -25,7 +25,7 @@ import aiohttp
 import uvloop
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, ToolContext
-from hermes_rl.environment.generation import generate_groups
+from hermes_rl.rollout.generate import generate_groups
 
 HERE = Path(__file__).resolve().parent
 TURNS = 4

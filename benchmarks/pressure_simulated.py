@@ -18,9 +18,9 @@ from random import Random
 from statistics import mean
 from typing import Any
 
-from hermes_rl.environment.slots import WATCH, Width, rollout_law
-from hermes_rl.inference.choosing import chosen
-from hermes_rl.inference.pressure import Law, Pressure
+from hermes_rl.inference.concurrency_limiter import AIMDLimiter, LimiterConfig
+from hermes_rl.inference.endpoints import pick_endpoint
+from hermes_rl.rollout.concurrency import ADJUST_EVERY, ConcurrencyConfig, rollout_limiter_config
 
 GROUP, TURNS = 4, 8
 SECONDS = 600.0
@@ -74,7 +74,7 @@ class Rollout:
 @dataclass(eq=False)
 class Engine:
     kind: Kind
-    pressure: Pressure | None
+    pressure: AIMDLimiter | None
     in_flight: int = 0
     computing: int = 0
     queue: deque[Rollout] = field(default_factory=deque)
@@ -101,12 +101,13 @@ class Engine:
 class Simulation:
     """With a `law` for rollouts, or so many groups at once."""
 
-    def __init__(self, shape: Shape, law: Law | int, seed: int) -> None:
+    def __init__(self, shape: Shape, law: LimiterConfig | int, seed: int) -> None:
         self.tool, self.chance = shape.tool, Random(seed)
         self.fixed = law if isinstance(law, int) else None
-        self.rollouts = Pressure(law) if isinstance(law, Law) else None
+        self.rollouts = AIMDLimiter(law) if isinstance(law, LimiterConfig) else None
         self.engines = [
-            Engine(kind, Pressure(Law(worth=law.worth)) if isinstance(law, Law) else None) for kind in shape.engines
+            Engine(kind, AIMDLimiter(LimiterConfig(min_gain=law.min_gain)) if isinstance(law, LimiterConfig) else None)
+            for kind in shape.engines
         ]
         self.groups = self.answers = self.counted = self.refused = 0
         self.held = self.bearable = self.flying = self.queued = 0.0
@@ -156,7 +157,7 @@ class Simulation:
                 self._ask(rollout)
 
     def _ask(self, rollout: Rollout) -> None:
-        engine = rollout.engine = chosen(self.engines, rollout.engine)
+        engine = rollout.engine = pick_endpoint(self.engines, rollout.engine)
         engine.in_flight += 1
         if engine.pressure is None or (engine.pressure.has_room and not engine.held):
             self._send(engine, rollout)
@@ -215,20 +216,20 @@ class Simulation:
         """As the slots of an environment do."""
         if self.rollouts:
             held, bearable = (sum(len(one.held) for one in self.engines), sum(one.limit or 0 for one in self.engines))
-            self.rollouts.waits(self.now, held, bearable)
+            self.rollouts.observe_queue(self.now, held, bearable)
             if self.answers:
                 self.rollouts.served(self.now, self.answers, self.answers)
             self.answers = 0
             self._begin()
-            self._later(WATCH, self._watch)
+            self._later(ADJUST_EVERY, self._watch)
 
 
-def measured(shape: Shape, law: Law | int, seeds: int) -> dict[str, float]:
+def measured(shape: Shape, law: LimiterConfig | int, seeds: int) -> dict[str, float]:
     runs = [Simulation(shape, law, seed).run() for seed in range(1, seeds + 1)]
     return {name: round(mean(run[name] for run in runs), 4) for name in runs[0]}
 
 
-def compared(best: dict[str, float], law: Law, seeds: int) -> dict[str, dict[str, float]]:
+def compared(best: dict[str, float], law: LimiterConfig, seeds: int) -> dict[str, dict[str, float]]:
     rows = {}
     for name, shape in SHAPES.items():
         row = measured(shape, law, seeds)
@@ -254,12 +255,12 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true", help="other thresholds too")
     given = parser.parse_args()
     rates, widths = best_fixed(1)
-    law = rollout_law(Width(GROUP, FIRST, FIRST, MOST))
+    law = rollout_limiter_config(ConcurrencyConfig(GROUP, FIRST, FIRST, MOST))
     result: dict[str, Any] = {"benchmark": "pressure_simulated", "best_fixed_groups": widths}
     result["figures"] = figures = compared(rates, law, given.seeds)
     if given.sweep:
-        laws = {f"held {few} {many}": replace(law, few_held=few, many_held=many) for few, many in HELD}
-        laws |= {f"worth {worth}": replace(law, worth=worth) for worth in WORTH}
+        laws = {f"held {few} {many}": replace(law, low_queue=few, high_queue=many) for few, many in HELD}
+        laws |= {f"worth {worth}": replace(law, min_gain=worth) for worth in WORTH}
         result["sweep"] = {name: compared(rates, one, given.seeds) for name, one in laws.items()}
     result["met"] = all(
         row["to_best_fixed"] >= GOAL and row["refused_per_answer"] <= REFUSED_GOAL for row in figures.values()

@@ -18,12 +18,12 @@ from typing import Any
 import uvloop
 
 from hermes_rl import APIServerConfig
-from hermes_rl.environment.generation import generate_groups
-from hermes_rl.environment.loader import load_environment
-from hermes_rl.environment.preparation import NO_MODEL
-from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
+from hermes_rl.core.trajectory import Group
+from hermes_rl.environment.loading.loader import load_environment
+from hermes_rl.environment.prebuild import NO_MODEL
+from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats, rescore_groups
+from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.store.records import read_groups
-from hermes_rl.trajectory import Group
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -58,13 +58,13 @@ async def recorded(path: Path, rollouts: int) -> list[Group]:
     return list(read_groups(path))
 
 
-async def rescored(path: Path) -> tuple[float, Moved]:
+async def rescored(path: Path) -> tuple[float, RescoreStats]:
     environment = load_environment("terminal_test")
     env = environment(environment.config_init()[0], [NO_MODEL])
-    moved = Moved()
+    moved = RescoreStats()
     async with env.opened():
         began = time.perf_counter()
-        await rescore_groups(env, read_groups(path), lambda _: None, moved, source=Source.REPLAY)
+        await rescore_groups(env, read_groups(path), lambda _: None, moved, source=RescoreSource.REPLAY)
         return time.perf_counter() - began, moved
 
 

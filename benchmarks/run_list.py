@@ -17,9 +17,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes_rl.runs.places import records
-from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.orchestration.paths import runs_database
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.status.run_list import list_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -29,7 +29,7 @@ RUNS = 200
 FIRST = """
 import time
 began = time.perf_counter()
-from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.orchestration.status.run_list import list_runs
 list_runs()
 print((time.perf_counter() - began) * 1000)
 """
@@ -47,7 +47,7 @@ def make_runs(count: int) -> None:
 
 
 def bare() -> int:
-    connection = sqlite3.connect(records())
+    connection = sqlite3.connect(runs_database())
     try:
         return len([json.loads(settings) for (settings,) in connection.execute("SELECT settings FROM runs")])
     finally:

@@ -18,7 +18,7 @@ from statistics import median
 
 import uvloop
 
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Backend, Sandbox
 
@@ -119,7 +119,7 @@ async def commands(backend: Backend, rounds: int) -> dict[str, float]:
 
 
 async def docker_commands(rounds: int) -> dict[str, float]:
-    from hermes_rl.sandbox.docker import DockerBackend
+    from hermes_rl.sandbox.backends.docker import DockerBackend
     from tests.support.sandbox_parts import IMAGE
 
     with docker_daemon() as url:

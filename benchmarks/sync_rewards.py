@@ -19,7 +19,7 @@ from statistics import median
 import uvloop
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, ToolContext
-from hermes_rl.environment.generation import generate_groups
+from hermes_rl.rollout.generate import generate_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP_SIZE = 16

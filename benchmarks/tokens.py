@@ -33,17 +33,17 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "err
 
 import orjson  # noqa: E402
 
-from hermes_rl.messages import Message  # noqa: E402
-from hermes_rl.terminal.running import settle_collector  # noqa: E402
-from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings, Tools  # noqa: E402
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled  # noqa: E402
-from hermes_rl.tokens.formats import chat_format  # noqa: E402
-from hermes_rl.tokens.invariant import Checked, Ledger  # noqa: E402
-from hermes_rl.tokens.recorder import Recorder, assistant_message  # noqa: E402
-from hermes_rl.tokens.tokenizer import load_tokenizer  # noqa: E402
-from hermes_rl.tokens.tool_prompts import result_text, tools_text  # noqa: E402
-from hermes_rl.tools.toolsets import TOOLSETS  # noqa: E402
-from hermes_rl.trajectory import Sampling  # noqa: E402
+from hermes_rl.console.run_command import tune_gc  # noqa: E402
+from hermes_rl.core.messages import Message  # noqa: E402
+from hermes_rl.core.trajectory import Sampling  # noqa: E402
+from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Tools  # noqa: E402
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled  # noqa: E402
+from hermes_rl.inference.tokens.factory import chat_format  # noqa: E402
+from hermes_rl.inference.tokens.recorder import Recorder, assistant_message  # noqa: E402
+from hermes_rl.inference.tokens.token_check import Checked, WireLog  # noqa: E402
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer  # noqa: E402
+from hermes_rl.parsers import get_parser  # noqa: E402
+from hermes_rl.tools.registry import get_toolset  # noqa: E402
 
 TURNS = (8, 32, 128)
 RATIO_GOAL, SHARE_GOAL = 1.5, 0.03
@@ -128,7 +128,7 @@ class Held(NamedTuple):
     """What a rollout keeps until it ends, and what goes on from there."""
 
     recorder: Recorder
-    ledger: Ledger
+    ledger: WireLog
     checked: Checked
 
 
@@ -150,12 +150,12 @@ def exchanges(side: Side, turns: int) -> list[Exchange]:
 
 
 def recorded(side: Side, script: Sequence[Exchange], tools: Tools) -> tuple[Spent, Held]:
-    recorder, ledger, without_echo = Recorder(side.format), Ledger(), Ledger()
+    recorder, ledger, without_echo = Recorder(side.format), WireLog(), WireLog()
     spent, clock = Spent(), time.process_time
     messages = list(OPENING)
     for turn, exchange in enumerate(script):
         began = clock()
-        ask = recorder.ask(messages, tools)
+        ask = recorder.prepare(messages, tools)
         asked = clock() - began
         # As an engine sends it: numbers of their own.
         answer = Answer((exchange.sampled,), tuple(orjson.loads(orjson.dumps(ask.ids))))
@@ -165,7 +165,7 @@ def recorded(side: Side, script: Sequence[Exchange], tools: Tools) -> tuple[Spen
         began = clock()
         ledger.note(ask.ids, answer)
         noted = clock()
-        [reply] = recorder.hear(ask, answer.completions, SAMPLING)
+        [reply] = recorder.record(ask, answer.completions, SAMPLING)
         heard = clock()
         if turn:
             spent.ask += asked
@@ -176,7 +176,7 @@ def recorded(side: Side, script: Sequence[Exchange], tools: Tools) -> tuple[Spen
         messages.append(assistant_message(reply))
         messages.append({"role": "tool", "tool_call_id": reply.calls[0].id, "content": exchange.result})
     began = clock()
-    checked = ledger.check(recorder.recorded(), side.format)
+    checked = ledger.check(recorder.sequences(), side.format)
     spent.check = clock() - began
     return spent, Held(recorder, ledger, checked)
 
@@ -204,7 +204,7 @@ def sides(folder: str, tools: Tools) -> dict[str, Side]:
     tagged.unk_token = None
     tagged.chat_template = QWEN3
     system, user = OPENING
-    taught = {**system, "content": f"{system['content']}\n\n{tools_text('hermes', tools)}"}
+    taught = {**system, "content": f"{system['content']}\n\n{get_parser('hermes').tool_format.tools_text(tools)}"}
     return {
         "template": Side(
             chat_format(plain, FormatSettings(parser="hermes", renderer="template")),
@@ -212,7 +212,7 @@ def sides(folder: str, tools: Tools) -> dict[str, Side]:
             [taught, user],
             template_tools=None,
             thinks=False,
-            answer=lambda result: result_text("hermes", result),
+            answer=get_parser("hermes").tool_format.result_text,
         ),
         "renderer": Side(
             chat_format(tagged, FormatSettings(parser="qwen", renderer="qwen3")),
@@ -313,8 +313,8 @@ def main() -> int:
         from scripts.hf_model import model_folder
 
         arguments.model = str(model_folder("smollm2"))
-    settle_collector()
-    tools = [tool.schema for name in ("terminal", "file") for tool in TOOLSETS[name].tools]
+    tune_gc()
+    tools = [tool.schema for name in ("terminal", "file") for tool in get_toolset(name).tools]
     known = sides(arguments.model, tools)
     measured = {name: {turns: Size(exchanges(side, turns)) for turns in TURNS} for name, side in known.items()}
     rounds = 2 if arguments.quick else 7

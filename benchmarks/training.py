@@ -25,23 +25,23 @@ from uuid import uuid4
 
 import tinker
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.trainer import TrainerClient
+from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, StopReason
+from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.stopping import Stop
 from hermes_rl.store.codec import decode, encode
 from hermes_rl.store.database.store import open_store
-from hermes_rl.training.busy import Busy
-from hermes_rl.training.engine import TrainingEngine
-from hermes_rl.training.examples import training_batch
-from hermes_rl.training.learning import GroupLearning
-from hermes_rl.training.lineage import Lineage
-from hermes_rl.training.publishing import EnginePublishing
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.training.tinker_api.engine import TinkerEngine, data_of
+from hermes_rl.training.batch import training_batch
+from hermes_rl.training.checkpoints import Lineage
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import TrainingEngine
+from hermes_rl.training.engines.tinker.engine import TinkerEngine, to_datums
+from hermes_rl.training.step import GRPOStep
 from hermes_rl.training.trainer import Trainer
-from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, StopReason
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.training.utilization import BusyTimer
+from hermes_rl.training.weight_sync import EngineWeightSync
 from scripts.hf_model import model_folder
 from tests.support.api_process import ApiProcess
 from tests.support.skyrl_engine import SkyrlEngine
@@ -73,7 +73,7 @@ async def recorded(engine: TinkerEngine, size: Size) -> list[bytes]:
     groups = []
     for number in range(size.groups):
         prompt = [3 + (number * 7 + place) % 200 for place in range(size.prompt)]
-        request = SamplingRequest.of({"max_tokens": size.sampled, "n": size.rollouts, "seed": number})
+        request = SamplingRequest.from_parameters({"max_tokens": size.sampled, "n": size.rollouts, "seed": number})
         answer = await sampler.sample(prompt, request)
         rollouts = tuple(
             Rollout(
@@ -130,7 +130,7 @@ async def our_seconds(
         for _ in range(steps + 1):
             for group in groups:
                 await store.add(environment.id, _with_new_id(group))
-    busy, seconds, idle = Busy(), list[float](), list[float]()
+    busy, seconds, idle = BusyTimer(), list[float](), list[float]()
 
     async def open_engine(state: str | None) -> TrainingEngine:
         return await TinkerEngine.open(settings, state, busy=busy, decode=str, context=2048)
@@ -141,17 +141,17 @@ async def our_seconds(
         idle.append(max(0.0, 1 - busy.take() / spent))
 
     with ApiProcess(database) as api:
-        async with Connection(api.url) as connection:
+        async with ApiConnection(api.url) as connection:
             trainer = Trainer(
                 settings,
                 Lineage(place / "lineage.jsonl"),
                 TrainerClient(connection, "benchmark"),
                 open_engine,
-                GroupLearning(settings),
-                EnginePublishing(60.0),
+                GRPOStep(settings),
+                EngineWeightSync(60.0),
                 told,
             )
-            await trainer.run(Stop(60.0))
+            await trainer.run(StopSignal(60.0))
     return seconds[1:], idle[1:]
 
 
@@ -169,11 +169,11 @@ async def measured(size: Size, engine: SkyrlEngine) -> dict[str, float]:
         learning_rate=RATE,
         max_staleness=1000,
     )
-    first = await TinkerEngine.open(settings, None, busy=Busy(), decode=str, context=2048)
+    first = await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=2048)
     groups = await recorded(first, size)
     await first.close()
     examples = training_batch(groups, settings, 0).examples
-    data = data_of(examples)
+    data = to_datums(examples)
     bare, ours, idle = list[float](), list[float](), list[float]()
     for number in range(size.rounds):
         bare += await bare_seconds(settings, data, size.steps)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.codec import made_group
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
+from hermes_rl.core.trajectory import Group
 from hermes_rl.store.codec import encode
-from hermes_rl.store.parts import HEADER_AT, json_part, sealed, unseal
-from hermes_rl.trajectory import Group
+from hermes_rl.store.container import HEADER_OFFSET, frame, json_part, unpack_parts
 
 ROLLOUTS = 16
 SEEDS = 2**31
@@ -29,11 +29,11 @@ class BinaryBodies:
     """Groups in their binary form. Messages are in it, which Atropos' JSON here does without."""
 
     def __init__(self, data: bytes) -> None:
-        parts = unseal(data)
+        parts = unpack_parts(data)
         length = int.from_bytes(data[12:16], "little")
         self._about = parts.json("group")
-        self._header: dict[str, Any] = jsontext.loads(data[HEADER_AT : HEADER_AT + length])
-        body = data[HEADER_AT + length + -(HEADER_AT + length) % 8 :]
+        self._header: dict[str, Any] = fast_json.loads(data[HEADER_OFFSET : HEADER_OFFSET + length])
+        body = data[HEADER_OFFSET + length + -(HEADER_OFFSET + length) % 8 :]
         self._place = next(place for place, part in enumerate(self._header["parts"]) if part["name"] == "group")
         here = self._header["parts"][self._place]
         after = self._header["parts"][self._place + 1]["offset"]
@@ -47,7 +47,7 @@ class BinaryBodies:
         for one in listed[self._place + 1 :]:
             one["offset"] += listed[self._place]["offset"] + len(filled) - self._moved_from
         name = hashlib.sha256(str(number).encode()).hexdigest()
-        header = sealed(jsontext.dumps({"id": name, "parts": listed}), b"")
+        header = frame(fast_json.dumps({"id": name, "parts": listed}), b"")
         return [header, self._before, filled, self._after]
 
     def joined(self, number: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from benchmarks.trajectory_api_client import Environment, call, connect
-from hermes_rl.store.database.sqlite_log import CHECKPOINT_PAGES, PAGE
+from hermes_rl.store.database.sqlite_log import CHECKPOINT_PAGES, PAGE_BYTES
 
 ROOT = Path(__file__).resolve().parents[1]
 # PostgreSQL's own user must be able to enter it.
@@ -134,7 +134,7 @@ def bare_sqlite(groups: list[bytes]) -> float:
     with tempfile.TemporaryDirectory(prefix="hermes-rl-bare-", dir=PLACE) as place:
         connection = sqlite3.connect(f"{place}/bare.db", isolation_level=None)
         pragmas = ("journal_mode = WAL", "synchronous = FULL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        for pragma in (f"page_size = {PAGE}", *pragmas):
+        for pragma in (f"page_size = {PAGE_BYTES}", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("CREATE TABLE bare (place INTEGER PRIMARY KEY, data BLOB NOT NULL)")
         began = time.perf_counter()

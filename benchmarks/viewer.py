@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.viewer_records import GROUP_SIZE, groups, words, write_lines  # noqa: E402
 from hermes_rl.store.codec import encode  # noqa: E402
-from hermes_rl.store.database.store import Store, opened_engine  # noqa: E402
+from hermes_rl.store.database.store import Store, open_engine  # noqa: E402
 
 ROLLOUTS, QUICK = 100_000, 4_000
 FIRST_ROWS_MS, PAGE_MS, MEMORY_MB = 1_000.0, 300.0, 300.0
@@ -198,7 +198,7 @@ def paged(viewer: Viewer, source: str, pages: int = 20) -> Iterator[float]:
 
 async def fill(address: str, count: int) -> None:
     """Without the store's own index of words, which the viewer does not ask."""
-    async with opened_engine(address) as engine:
+    async with open_engine(address) as engine:
         store = Store(engine)
         environment = (await store.register_environment("terminal_words")).id
         waiting: list[asyncio.Task[Any]] = []

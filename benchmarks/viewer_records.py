@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.errors import Failure, Whose
-from hermes_rl.store.records import RecordWriter, record_of
-from hermes_rl.trajectory import (
+from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
@@ -23,6 +22,7 @@ from hermes_rl.trajectory import (
     ToolUse,
     Usage,
 )
+from hermes_rl.store.records import RecordWriter, group_to_record
 
 GROUP_SIZE = 8
 # Of the text: as many words as a project's logs have, some of them rare.
@@ -64,7 +64,7 @@ def write_lines(path: Path, count: int) -> int:
     """So many groups as JSONL; its bytes."""
     with RecordWriter(path) as writer:
         for group in groups(count):
-            writer.write(record_of(group))
+            writer.write(group_to_record(group))
     return path.stat().st_size
 
 
@@ -109,7 +109,7 @@ def _rollout(rng: random.Random, known: list[str], group: int, index: int) -> Ro
         messages=messages,
         score=None if failed else round(rng.random(), 3),
         stop_reason=None if failed else rng.choice((StopReason.NATURAL, StopReason.NATURAL, StopReason.MAX_TURNS)),
-        failure=Failure(Whose.SANDBOX, "died", "the sandbox is gone") if failed else None,
+        failure=Failure(FailureSource.SANDBOX, "died", "the sandbox is gone") if failed else None,
         components={"tests": rng.random(), "style": rng.random()},
         turns_used=turns + 1,
         tool_uses=tuple(uses),

@@ -35,9 +35,11 @@ NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
 
 
 class Gsm8kConfig(HermesAgentEnvConfig):
-    dataset_config: str | None = Field(None, description="Configuration of that dataset; openai/gsm8k has `main`.")
+    dataset_config: str | None = Field(
+        default=None, description="Configuration of that dataset; openai/gsm8k has `main`."
+    )
     eval_split: str = Field(
-        "test", description="Split to evaluate on; each tenth row of dataset_split when there is none."
+        default="test", description="Split to evaluate on; each tenth row of dataset_split when there is none."
     )
 
 

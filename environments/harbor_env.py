@@ -33,9 +33,9 @@ from hermes_rl import (
     Verdict,
     VerifierError,
 )
-from hermes_rl.sandbox.backends import open_backends
+from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.protocol import Backend
-from hermes_rl.sandbox.spec import settled
+from hermes_rl.sandbox.spec import resolve_spec
 
 OUR_TASKS = Path(__file__).with_name("data") / "harbor"
 ROOT, WORKSPACE = PurePosixPath("/"), PurePosixPath("/workspace")
@@ -69,7 +69,7 @@ PYTHON_HOME = ".local/lib/python3.11/site-packages"
 
 
 class HarborConfig(HermesAgentEnvConfig):
-    tasks: list[str] | None = Field(None, description="Names of the task folders to load; all when left out.")
+    tasks: list[str] | None = Field(default=None, description="Names of the task folders to load; all when left out.")
     images: dict[str, str] = Field(
         default_factory=dict,
         description="What stands for an image that tasks name: {NAME: ANOTHER}; a tar or directory for bubblewrap.",
@@ -193,7 +193,7 @@ class HarborEnv(HermesAgentBaseEnv):
     @classmethod
     def config_init(cls) -> tuple[HarborConfig, list[APIServerConfig]]:
         prompt = "You work in a Linux sandbox through your tools. Do the task; your files are judged, not your words."
-        return cls.env_config_cls(system_prompt=prompt, max_agent_turns=50), []
+        return HarborConfig(system_prompt=prompt, max_agent_turns=50), []
 
     async def setup(self) -> None:
         config, backend = self.config, await tried_backend(self.config)
@@ -208,7 +208,7 @@ class HarborEnv(HermesAgentBaseEnv):
                 image = task.image_for(backend.name, config.images)
                 limits = self._limits(task, backend.capabilities.limits)
                 self.specs[task.name] = task.spec(image, limits, network=config.sandbox_network)
-                settled(self.specs[task.name], backend.name, backend.capabilities)
+                resolve_spec(self.specs[task.name], backend.name, backend.capabilities)
             except (UnsupportedError, ConfigError) as error:
                 problems.append(f"{task.name}: {error}")
         if problems:
@@ -383,10 +383,11 @@ def take(machine: Machine, context: Path, word: str, rest: str) -> None:
 
 def variables(text: str) -> dict[str, str]:
     words = shlex.split(text)
-    pairs = [word.partition("=")[::2] for word in words] if "=" in words[0] else [(words[0], " ".join(words[1:]))]
-    if any("$" in value for _, value in pairs):
+    single = {words[0]: " ".join(words[1:])}
+    pairs = {name: value for name, _, value in (word.partition("=") for word in words)} if "=" in words[0] else single
+    if any("$" in value for value in pairs.values()):
         raise UnsupportedError("no variables in values")
-    return dict(pairs)
+    return pairs
 
 
 def copied(machine: Machine, context: Path, words: list[str]) -> Iterator[tuple[Path, PurePosixPath]]:

@@ -3,10 +3,10 @@
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.config import BaseEnvConfig, HermesAgentEnvConfig
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.config import BaseEnvConfig, HermesAgentEnvConfig
 
 __all__ = [
     "APIServerConfig",

@@ -1,12 +1,14 @@
 """terminal_test: write a word into a file with one shell command; scored by what the file holds."""
 
+from collections.abc import Sequence
+
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Message, Step, ToolContext
 
-WORDS = (
+WORDS: Sequence[str] = (
     "apple river stone cloud tiger lemon piano silver mountain robot garden window candle forest bridge pepper "
     "rocket butter ocean violin castle pencil dragon winter marble basket falcon ginger harbor island jacket kitten"
 ).split()
-HELD_OUT = (
+HELD_OUT: Sequence[str] = (
     "anchor bamboo copper desert engine feather glacier hammer ivory jungle kettle lantern magnet needle orchard "
     "parrot quartz ribbon saddle temple"
 ).split()
@@ -39,10 +41,10 @@ class TerminalTestEnv(HermesAgentBaseEnv):
         )
         return config, []
 
-    def train_items(self) -> list[str]:
+    def train_items(self) -> Sequence[str]:
         return WORDS
 
-    def eval_items(self) -> list[str]:
+    def eval_items(self) -> Sequence[str]:
         return HELD_OUT
 
     def format_prompt(self, item: str) -> str:

@@ -7,7 +7,7 @@ in neither; a score is 1 when the workspace holds exactly what was asked for, so
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,13 +26,13 @@ from hermes_rl import (
 )
 
 # Each is one token of SmolLM2 after a space.
-WORDS = (
+WORDS: Sequence[str] = (
     "apple river stone tiger cloud lemon piano robot silver garden window candle forest bridge pepper rocket butter "
     "ocean violin castle pencil dragon winter marble basket falcon ginger harbor island jacket kitten horse sheep "
     "mouse bread cheese honey sugar wheat corn grape peach cherry tomato carrot onion flower oak pine maple grass "
     "leaf valley mountain lake beach storm snow thunder summer iron steel cotton coal"
 ).split()
-HELD_OUT_WORDS = (
+HELD_OUT_WORDS: Sequence[str] = (
     "anchor bamboo copper desert engine feather glacier hammer ivory jungle kettle lantern magnet needle orchard "
     "parrot quartz ribbon saddle temple wolf bear lion eagle owl duck goose rabbit turtle whale shark salmon spider "
     "king queen soldier sailor farmer doctor baker boat train truck tower barn drum flute guitar trumpet crown"
@@ -117,7 +117,7 @@ done' _ {} +"""
 
 class TerminalWordsConfig(HermesAgentEnvConfig):
     families: list[Literal["echo", "mkdir", "touch", "rm", "cp", "mv", "cat"]] = Field(
-        ["echo"], min_length=1, description="Kinds of tasks; items are drawn from all of them alike."
+        default=["echo"], min_length=1, description="Kinds of tasks; items are drawn from all of them alike."
     )
 
 
@@ -150,7 +150,7 @@ class TerminalWordsEnv(HermesAgentBaseEnv):
     def eval_items(self) -> list[Item]:
         return list(self._items(HELD_OUT_WORDS, "held_out"))
 
-    def _items(self, words: list[str], kind: Literal["wordings", "held_out"]) -> Iterator[Item]:
+    def _items(self, words: Sequence[str], kind: Literal["wordings", "held_out"]) -> Iterator[Item]:
         """Every word in every wording, in an order whose beginning has all families and wordings alike."""
         families = {name: getattr(FAMILIES[name], kind) for name in self.config.families}
         for first in range(max(map(len, families.values()))):

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, Step, ToolContext
 from hermes_rl.tools.web.bm25 import BM25
-from hermes_rl.tools.web.corpus import Corpus, Page
+from hermes_rl.tools.web.corpus import Corpus, WebPage
 
 DATA = Path(__file__).with_name("data")
 PAGES, QUESTIONS = DATA / "web_research_pages.jsonl.gz", DATA / "web_research_questions.jsonl"
@@ -32,7 +32,7 @@ WEIGHTS = {"correct": 0.6, "sources": 0.2, "efficiency": 0.2}
 
 
 class WebResearchConfig(HermesAgentEnvConfig):
-    site_port: int = Field(0, ge=0, description="Port of the site for the browser; 0 takes a free one.")
+    site_port: int = Field(default=0, ge=0, description="Port of the site for the browser; 0 takes a free one.")
 
 
 class WebResearchEnv(HermesAgentBaseEnv):
@@ -48,7 +48,7 @@ class WebResearchEnv(HermesAgentBaseEnv):
             "web": {"provider": "bm25", "corpus": str(PAGES)},
             "browser": {"allowed_hosts": [SITE_HOST]},
         }
-        config = cls.env_config_cls(
+        config = WebResearchConfig(
             system_prompt=PROMPT,
             max_agent_turns=20,
             tool_settings=settings,
@@ -59,7 +59,7 @@ class WebResearchEnv(HermesAgentBaseEnv):
 
     async def setup(self) -> None:
         self._questions = [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
-        self.browses = "browser" in self.tool_choice.possible()
+        self.browses = "browser" in self.toolset_selection.candidates()
         self.site = await self.enter(served(SITE_HOST, self.config.site_port)) if self.browses else ""
 
     def train_items(self) -> Sequence[dict[str, Any]]:
@@ -87,7 +87,7 @@ class WebResearchEnv(HermesAgentBaseEnv):
         return [*(step for look in looks for step in look), f"Answer: {item['answer']}"]
 
     def _look(self, known: str, url: str) -> Sequence[Step]:
-        if "web" in self.tool_choice.possible():
+        if "web" in self.toolset_selection.candidates():
             return ("web_search", {"query": known, "limit": 10}), ("web_extract", {"urls": [url]})
         return ("browser_navigate", {"url": self.site + urlsplit(url).path}), ("browser_snapshot", {})
 
@@ -124,7 +124,7 @@ async def served(host: str, port: int) -> AsyncIterator[str]:
     pages = {
         urlsplit(row["url"]).path: row for row in map(json.loads, gzip.decompress(PAGES.read_bytes()).splitlines())
     }
-    index = BM25(Corpus(Page(row["url"], row["title"], row["text"]) for row in pages.values()))
+    index = BM25(Corpus(WebPage(row["url"], row["title"], row["text"]) for row in pages.values()))
 
     async def serve(request: web.BaseRequest) -> web.Response:
         if request.path in pages:

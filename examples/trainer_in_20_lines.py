@@ -4,9 +4,9 @@
 import asyncio
 import sys
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.trajectory import Group
+from hermes_rl.core.trajectory import Group
 
 
 def train(groups: list[Group]) -> None:
@@ -14,7 +14,7 @@ def train(groups: list[Group]) -> None:
 
 
 async def main(url: str, steps: int) -> None:
-    async with Connection(url) as connection:
+    async with ApiConnection(url) as connection:
         trainer = TrainerClient(connection, "my-trainer")
         await trainer.register(batch_size=32, max_staleness=2)
         await trainer.release(*await trainer.on_loan())  # what an earlier life did not finish

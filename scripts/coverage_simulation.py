@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often the intervals of hermes_rl.statistics hold the truth, in simulated evaluations.
+"""How often the intervals of hermes_rl.evaluation.statistics hold the truth, in simulated evaluations.
 
 scripts/coverage_simulation.py            the whole grid, 10,000 evaluations a cell (about a quarter of an hour)
 scripts/coverage_simulation.py --write    and puts the tables into docs/statistics.md
@@ -27,18 +27,25 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hermes_rl.statistics.distributions import student_t_quantile
-from hermes_rl.statistics.intervals import (
+from hermes_rl.evaluation.statistics.distributions import student_t_quantile
+from hermes_rl.evaluation.statistics.intervals import (
     LEVEL,
     Bounds,
     Interval,
     Moments,
-    at_least_student,
     bounded_interval,
     mean_interval,
+    widen_to_student_t,
 )
-from hermes_rl.statistics.paired import compare, difference_interval, mcnemar, sign_flip
-from hermes_rl.statistics.passes import all_pass, at_least_one_passes, most_size, pass_at_k, pass_hat_k, rate_interval
+from hermes_rl.evaluation.statistics.paired import compare, difference_interval, mcnemar, sign_flip
+from hermes_rl.evaluation.statistics.pass_at_k import (
+    all_pass,
+    at_least_one_passes,
+    max_effective_size,
+    pass_at_k,
+    pass_hat_k,
+    rate_interval,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
 _BEGIN, _END = "<!-- begin of what scripts/coverage_simulation.py writes -->", "<!-- end -->"
@@ -168,7 +175,7 @@ def _simulate_mean(cell: Cell) -> Found:
     values = np.arange(cell.k + 1) / cell.k
 
     def ours(moments: Moments) -> tuple[float, float]:
-        return bounded_interval(moments, (0.0, 1.0), most=cell.items * cell.k, level=LEVEL)[:2]
+        return bounded_interval(moments, (0.0, 1.0), max_size=cell.items * cell.k, level=LEVEL)[:2]
 
     def public(scores: Sequence[Sequence[float]]) -> Interval | None:
         return mean_interval(scores)
@@ -184,10 +191,10 @@ def _simulate_passes(cell: Cell) -> Found:
         of_item, rate_of = all_pass, pass_hat_k
         truth = _power_mean(cell.mean, cell.correlation, cell.of)
     values = np.array([of_item(cell.k, count, cell.of) for count in range(cell.k + 1)])
-    most = most_size([cell.k] * cell.items, cell.of)
+    max_size = max_effective_size([cell.k] * cell.items, cell.of)
 
     def ours(moments: Moments) -> tuple[float, float]:
-        return rate_interval(moments, most, LEVEL)[:2]
+        return rate_interval(moments, max_size, LEVEL)[:2]
 
     def public(scores: Sequence[Sequence[float]]) -> Interval | None:
         return rate_of(scores, cell.of).interval
@@ -203,10 +210,10 @@ def _simulate_scores(cell: Cell) -> Found:
         return world.draw(random, (size, cell.items), cell.k)
 
     if known is not None:
-        bounds, most = known, float(cell.items * cell.k) if world.binary else math.inf
+        bounds, max_size = known, float(cell.items * cell.k) if world.binary else math.inf
 
         def ours(moments: Moments) -> tuple[float, float]:
-            return bounded_interval(moments, bounds, most=most, level=LEVEL)[:2]
+            return bounded_interval(moments, bounds, max_size=max_size, level=LEVEL)[:2]
 
         return _measure_values(cell, world.mean, batch, ours)
 
@@ -217,8 +224,8 @@ def _simulate_scores(cell: Cell) -> Found:
     for number, (row, *own) in enumerate(zip(values, *moments, strict=True)):
         found = Moments(cell.items, *map(float, own))
         seen = float(row.min()), float(row.max())
-        low, high, _ = bounded_interval(found, seen, most=math.inf, level=LEVEL)
-        ends.append(at_least_student(found, low, high, LEVEL))
+        low, high, _ = bounded_interval(found, seen, max_size=math.inf, level=LEVEL)
+        ends.append(widen_to_student_t(found, low, high, LEVEL))
         if number < 3 and (interval := mean_interval([[float(value)] for value in row])):
             _same(cell, ends[-1][0], interval.low)
             _same(cell, ends[-1][1], interval.high)
@@ -530,9 +537,9 @@ def report(found: Sequence[Found], seconds: float) -> int:
         goals[f"{part}: coverage"] = {"goal": least, "measured": worst.coverage, "met": worst.coverage >= least}
     tests = [one for one in found if one.cell.part == "test"]
     loosest = max(tests, key=lambda one: one.rejected or 0.0)
-    most = _allowed(loosest.cell, MOST_REJECTIONS, 1)
+    max_size = _allowed(loosest.cell, MOST_REJECTIONS, 1)
     rejected = loosest.rejected or 0.0
-    goals["test: rejects the truth"] = {"goal": most, "measured": rejected, "met": rejected <= most}
+    goals["test: rejects the truth"] = {"goal": max_size, "measured": rejected, "met": rejected <= max_size}
     print(json.dumps({"benchmark": "coverage_simulation", "figures": figures, "goals": goals}))
     return 0 if all(goal["met"] for goal in goals.values()) else 1
 

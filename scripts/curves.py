@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.home import rl_home
-from hermes_rl.sinks.reading import read_metrics
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.paths import rl_home
+from hermes_rl.sinks.metrics_file import read_metrics
 
 Line = dict[str, Any]
 

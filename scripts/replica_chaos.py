@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.chaos.replicas.chaos import Cluster, Scene, run
 from tests.chaos.replicas.namespaces import HEAD, NamespaceCluster, enter
-from tests.runs.replicas.ray_cluster import RayCluster
+from tests.orchestration.replicas.ray_cluster import RayCluster
 from tests.store.database.postgres_server import PostgresServer
 
 SOME = ("kill", "remove")

@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from hermes_rl.api.listening import listen, own_names, serving
 from hermes_rl.cli.viewed_runs import viewed_runs
-from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.tools.browser.chromium import found_executable
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.http.server import allowed_hosts, listen, serve_in_background
+from hermes_rl.tools.browser.chromium import find_executable
 from hermes_rl.viewer.app import create_app
-from hermes_rl.viewer.desk import Desk
+from hermes_rl.viewer.service import ViewerService
 
 LARGEST = 200_000
 WIDTH, HEIGHT, TALLEST = 1280, 800, 1200
@@ -43,22 +43,22 @@ class Picture:
 async def main(targets: list[str], output: Path, wanted: set[str]) -> int:
     """The number of pictures that are too large; ConfigError when a target holds nothing to show."""
     token = secrets.token_urlsafe(24)
-    desk = await asyncio.to_thread(Desk, targets, viewed_runs())
+    service = await asyncio.to_thread(ViewerService, targets, viewed_runs())
     too_large = 0
     try:
-        await asyncio.to_thread(desk.find)
+        await asyncio.to_thread(service.find)
         with listen("127.0.0.1", 0) as listening:
             port = listening.getsockname()[1]
-            app = create_app(desk, token=token, hosts=own_names("127.0.0.1", None), port=port)
-            async with serving(app, listening) as url, async_playwright() as playwright:
+            app = create_app(service, token=token, hosts=allowed_hosts("127.0.0.1", None), port=port)
+            async with serve_in_background(app, listening) as url, async_playwright() as playwright:
                 browser = await playwright.chromium.launch(
-                    executable_path=found_executable(None), chromium_sandbox=os.geteuid() != 0
+                    executable_path=find_executable(None), chromium_sandbox=os.geteuid() != 0
                 )
                 for theme in THEMES:
                     too_large += await _taken(browser, f"{url}/?token={token}", theme, output, wanted)
                 await browser.close()
     finally:
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(service.close)
     return too_large
 
 

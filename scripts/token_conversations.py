@@ -59,7 +59,7 @@ class Tally:
         self.not_extending[str(setting)] += not extends(played)
         self.counts["requests"] += len(played.exchanges)
         self.counts["requests_that_cannot_be_written"] += played.refused
-        self.counts["sequences"] += len(played.recorder.recorded())
+        self.counts["sequences"] += len(played.recorder.sequences())
         completions = [sampled for one in played.exchanges for sampled in one.completions]
         self.counts["completions"] += len(completions)
         self.counts["sampled_tokens"] += sum(len(sampled.tokens) for sampled in completions)

@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if PARTS & set(getattr(item, "fixturenames", ())):
             item.add_marker("parts")
     check_long_tests(items, config.rootpath)
-    if not any(place.version == 2 for place in cgroups.available().places.values()):
+    if not any(place.version == 2 for place in cgroups.available().parents.values()):
         elsewhere = [item for item in items if item.get_closest_marker("cgroup2")]
         items[:] = [item for item in items if item not in elsewhere]
         config.hook.pytest_deselected(items=elsewhere)

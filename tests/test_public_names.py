@@ -9,7 +9,8 @@ PUBLIC = """
 APIServerConfig AgentResult Case ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
 HermesAgentLoop HermesRLError Judge JudgeError Judgement Limits Message Reward Rollout SandboxError SandboxSpec Sequence
 ServerManager
-Step StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError Whose WorldError
+Step StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError
+FailureSource InfrastructureError
 __version__ cpu_reward run_cases tool weighted
 """.split()
 

@@ -13,11 +13,11 @@ from typing import Any
 from benchmarks.peers.work import Job, Kept, Recording, Sandboxes, called, name_in
 from hermes_rl import HermesAgentBaseEnv, HermesAgentEnvConfig
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.environment.generation import generate_groups
+from hermes_rl.console.run_command import run_async
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.store.records import read_groups
-from hermes_rl.terminal.running import on_a_loop
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import tool
 
@@ -70,7 +70,7 @@ class PlaybackEnv(HermesAgentBaseEnv):
 
 
 def drive(job: Job) -> None:
-    on_a_loop(play(job, (job.base_url,)))
+    run_async(play(job, (job.base_url,)))
 
 
 def kept(job: Job) -> Kept:

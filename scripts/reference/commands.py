@@ -12,7 +12,7 @@ from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.cli.main import hermes_rl as program
 from hermes_rl.cli.recorded_verb import RecordedVerb
-from hermes_rl.runs.presets import SECTIONS
+from hermes_rl.orchestration.presets import SECTIONS
 
 from .markdown import prose, table
 from .settings import anchor

@@ -16,21 +16,22 @@ from typing import Any
 from pydantic import BaseModel
 
 import hermes_rl
-from hermes_rl.runs.presets import SECTIONS
+from hermes_rl.orchestration.presets import SECTIONS
 
 from .markdown import after, paragraphs
 from .settings import anchor
 
 HOMES = {
     "environment": "Environments",
+    "rollout": "Environments",
     "rewards": "Rewards",
     "agent": "The agent",
     "tools": "Tools",
     "sandbox": "Sandboxes",
     "inference": "Endpoints",
-    "messages": "Messages",
-    "trajectory": "Records",
-    "errors": "Errors",
+    "core.messages": "Messages",
+    "core.trajectory": "Records",
+    "core.errors": "Errors",
 }
 INTRODUCTION = """# Python
 
@@ -40,18 +41,19 @@ LINE = 100
 
 
 def public_names() -> dict[str, list[str]]:
-    """What `hermes_rl` exports, by the package that it comes from."""
+    """What `hermes_rl` exports, by the heading of its home."""
     home_of: dict[str, str] = vars(hermes_rl)["_HOME_OF"]
-    found: dict[str, list[str]] = {home: [] for home in HOMES}
+    found: dict[str, list[str]] = {heading: [] for heading in HOMES.values()}
     for name in sorted(set(hermes_rl.__all__) - {"__version__"}, key=str.lower):
-        found[home_of[name].partition(".")[0]].append(name)
+        heading = next(heading for home, heading in HOMES.items() if f"{home_of[name]}.".startswith(f"{home}."))
+        found[heading].append(name)
     return found
 
 
 def python_page() -> str:
     parts = [INTRODUCTION]
-    for home, names in public_names().items():
-        parts.append(f"## {HOMES[home]}")
+    for heading, names in public_names().items():
+        parts.append(f"## {heading}")
         for name in names:
             parts += [f"### `{name}`", *_described(name)]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -5,8 +5,8 @@ import enum
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hermes_rl.model_fields import facts_of
-from hermes_rl.runs.presets import SECTIONS, SectionValues, preset_named
+from hermes_rl.core.config_schema import describe_field
+from hermes_rl.orchestration.presets import SECTIONS, SectionValues, load_preset
 
 from .markdown import bars, prose, table
 
@@ -45,7 +45,7 @@ def settings_page() -> str:
                 (
                     f"`{section}.{name}`",
                     prose(field.description or ""),
-                    prose(facts_of(name, field).allowed),
+                    prose(describe_field(name, field).allowed),
                     _value(field),
                 )
                 for name, field in fields.items()
@@ -75,7 +75,7 @@ def _value(field: FieldInfo) -> str:
 def presets_page() -> str:
     parts = [PRESETS_INTRODUCTION]
     for name in PRESETS:
-        preset = preset_named(name)
+        preset = load_preset(name)
         parts += [f"## `{name}`", prose(preset.description)]
         needs = [f"key `{key}`" for key in preset.needs.keys]
         needs += [f"field `{field}`: a {kind}" for field, kind in preset.needs.fields.items()]
@@ -86,7 +86,7 @@ def presets_page() -> str:
         rows = [
             (f"`{place}`", f"`{value}`", layer)
             for layer, values in layers.items()
-            for place, value in values.by_place().items()
+            for place, value in values.by_path().items()
         ]
         parts.append(table(("field", "value", "how"), rows))
     return "\n\n".join(parts) + "\n"

@@ -6,11 +6,14 @@ too few that a name in the source would have led to.
 """
 
 import ast
+import hashlib
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
+
+from scripts.suites.content import content
 
 # Where the first part of a dotted name is found.
 PACKAGES = {
@@ -25,6 +28,8 @@ BUNDLED = "hermes_rl.bundled"
 # The product's own command, and what may stand behind it where the source does not tell the verb.
 COMMAND = ("hermes_rl", "hermes-rl")
 EVERYTHING = ("src/hermes_rl", "environments")
+# Its names stand for parts that are loaded when a setting names them.
+EXTENSIONS = "hermes_rl.extensions"
 # Names every folder, and is tested by itself.
 OWN = "scripts/suites/"
 
@@ -40,6 +45,14 @@ class Checkout:
         ).stdout  # fmt: skip
         self.files = frozenset(path for path in listed.split("\0") if path and (root / path).is_file())
         self._references: dict[str, frozenset[str]] = {}
+        self._digests: dict[str, str] = {}
+
+    def digest(self, path: str) -> str:
+        """Of what the tests of this file can notice."""
+        if path not in self._digests:
+            data = (self.root / path).read_bytes()
+            self._digests[path] = hashlib.sha256(content(path, data)).hexdigest()
+        return self._digests[path]
 
     def below(self, folder: str) -> frozenset[str]:
         return self._folders.get(folder.rstrip("/"), frozenset())
@@ -218,7 +231,9 @@ class _Module:
             source = ".".join([*above[: len(above) - node.level + 1], *filter(None, [source])])
         found = self._checkout.module(source)
         for alias in node.names:
-            if self._checkout.is_module(name := f"{source}.{alias.name}"):
+            if source == EXTENSIONS:
+                found |= _built_in_parts(self._checkout, alias.name)
+            elif self._checkout.is_module(name := f"{source}.{alias.name}"):
                 found |= self._checkout.module(name)
             else:
                 found |= _loaded_when_used(self._checkout, source, alias.name)
@@ -263,6 +278,29 @@ def _loaded_when_used(checkout: Checkout, package: str, name: str) -> set[str]:
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.ImportFrom) and name in {alias.name for alias in inner.names}:
                         found |= checkout.module(inner.module or "")
+    return found
+
+
+@cache
+def _built_in_parts(checkout: Checkout, kind: str) -> set[str]:
+    """`from hermes_rl.extensions import PARSERS`: the modules of the built-in parts that it loads by their names."""
+    found: set[str] = set()
+    for path in checkout.module(EXTENSIONS):
+        tables = {
+            target.id: node.value
+            for node in ast.parse((checkout.root / path).read_text()).body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tables.get(kind, ast.Pass())):
+            match node:
+                case ast.Call(func=ast.Name("_below"), args=[ast.Constant(package), ast.Dict(values=references)]):
+                    names = [reference.value for reference in references if isinstance(reference, ast.Constant)]
+                    for name in names:
+                        found |= checkout.module(f"hermes_rl.{package}.{str(name).partition(':')[0]}")
+                case ast.Name(other) if other in tables and other != kind:
+                    found |= _built_in_parts(checkout, other)
     return found
 
 

@@ -111,11 +111,10 @@ def inputs(checkout: Checkout, suite: Suite) -> list[str]:
 
 
 def digest(checkout: Checkout, suite: Suite) -> str:
-    """Of the inputs' paths and contents and of the declaration itself."""
+    """Of the inputs' paths and code and of the declaration itself."""
     total = hashlib.sha256(repr((suite.tests, suite.command)).encode())
     for path in inputs(checkout, suite):
-        content = hashlib.sha256((checkout.root / path).read_bytes()).hexdigest()
-        total.update(f"{path}\0{content}\n".encode())
+        total.update(f"{path}\0{checkout.digest(path)}\n".encode())
     return total.hexdigest()
 
 

@@ -11,33 +11,33 @@ from hermes_rl.version import __version__
 if TYPE_CHECKING:
     from hermes_rl.agent.loop import HermesAgentLoop
     from hermes_rl.agent.result import AgentResult, ToolError
-    from hermes_rl.environment.base import HermesAgentBaseEnv
-    from hermes_rl.environment.config import HermesAgentEnvConfig
-    from hermes_rl.environment.steps import Step
-    from hermes_rl.errors import (
+    from hermes_rl.core.errors import (
         ConfigError,
         EndpointError,
         Failure,
+        FailureSource,
         HermesRLError,
+        InfrastructureError,
         JudgeError,
         SandboxError,
         ToolHostError,
         VerifierError,
-        Whose,
-        WorldError,
     )
+    from hermes_rl.core.messages import Message, ToolCall
+    from hermes_rl.core.trajectory import Group, Reward, Rollout, Sequence, StopReason
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.scripted_policy import Step
     from hermes_rl.inference.config import APIServerConfig
     from hermes_rl.inference.server_manager import ServerManager
-    from hermes_rl.messages import Message, ToolCall
     from hermes_rl.rewards.cases import Case, run_cases
     from hermes_rl.rewards.composition import weighted
     from hermes_rl.rewards.cpu_process import cpu_reward
     from hermes_rl.rewards.judge import Judge, Judgement
     from hermes_rl.rewards.tool_context import ToolContext
     from hermes_rl.rewards.verification import Verdict
+    from hermes_rl.rollout.config import HermesAgentEnvConfig
     from hermes_rl.sandbox.spec import Limits, SandboxSpec
     from hermes_rl.tools.tool import ToolUseError, tool
-    from hermes_rl.trajectory import Group, Reward, Rollout, Sequence, StopReason
 
 __all__ = [
     "APIServerConfig",
@@ -46,11 +46,13 @@ __all__ = [
     "ConfigError",
     "EndpointError",
     "Failure",
+    "FailureSource",
     "Group",
     "HermesAgentBaseEnv",
     "HermesAgentEnvConfig",
     "HermesAgentLoop",
     "HermesRLError",
+    "InfrastructureError",
     "Judge",
     "JudgeError",
     "Judgement",
@@ -71,8 +73,6 @@ __all__ = [
     "ToolUseError",
     "Verdict",
     "VerifierError",
-    "Whose",
-    "WorldError",
     "__version__",
     "cpu_reward",
     "run_cases",
@@ -83,33 +83,33 @@ __all__ = [
 _HOMES = {
     "agent.loop": ("HermesAgentLoop",),
     "agent.result": ("AgentResult", "ToolError"),
-    "environment.base": ("HermesAgentBaseEnv",),
-    "environment.config": ("HermesAgentEnvConfig",),
-    "environment.steps": ("Step",),
-    "errors": (
+    "core.errors": (
         "ConfigError",
         "EndpointError",
         "Failure",
+        "FailureSource",
         "HermesRLError",
+        "InfrastructureError",
         "JudgeError",
         "SandboxError",
         "ToolHostError",
         "VerifierError",
-        "Whose",
-        "WorldError",
     ),
+    "core.messages": ("Message", "ToolCall"),
+    "core.trajectory": ("Group", "Reward", "Rollout", "Sequence", "StopReason"),
+    "environment.base": ("HermesAgentBaseEnv",),
+    "environment.scripted_policy": ("Step",),
     "inference.config": ("APIServerConfig",),
     "inference.server_manager": ("ServerManager",),
-    "messages": ("Message", "ToolCall"),
     "rewards.cases": ("Case", "run_cases"),
     "rewards.composition": ("weighted",),
     "rewards.cpu_process": ("cpu_reward",),
     "rewards.judge": ("Judge", "Judgement"),
     "rewards.tool_context": ("ToolContext",),
     "rewards.verification": ("Verdict",),
+    "rollout.config": ("HermesAgentEnvConfig",),
     "sandbox.spec": ("Limits", "SandboxSpec"),
     "tools.tool": ("ToolUseError", "tool"),
-    "trajectory": ("Group", "Reward", "Rollout", "Sequence", "StopReason"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

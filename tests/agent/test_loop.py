@@ -9,15 +9,15 @@ import pytest
 
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.errors import ConfigError, EndpointError, SandboxError
+from hermes_rl.core.errors import ConfigError, EndpointError, SandboxError
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Span, StopReason
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.messages import Message
-from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import all_tools
-from hermes_rl.trajectory import Span, StopReason
+from hermes_rl.tools.registry import all_tools
 from tests.support.scripted_model import Calls, RawMessage, ScriptedModel, Status, Text, in_order
 
 DONE = Text("done")

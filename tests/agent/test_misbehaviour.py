@@ -14,13 +14,13 @@ from hermes_rl.agent.compaction import DropOldResults
 from hermes_rl.agent.limits import AgentLimits, ResultBudget
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.trajectory import StopReason
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import all_tools
-from hermes_rl.trajectory import StopReason
+from hermes_rl.tools.registry import all_tools
 from tests.support.scripted_model import Calls, RawMessage, Reply, ScriptedModel, Status, Text, in_order
 
 TOOLS = all_tools()
@@ -296,7 +296,7 @@ MISBEHAVIOURS = (
 @pytest.fixture
 async def host() -> AsyncIterator[ToolHost]:
     pool = SandboxPool(await open_backend("bubblewrap"))
-    host = ToolHost(all_tools(), pool, calls_in_flight=16, terminal_timeout=10, longest_command=1)
+    host = ToolHost(all_tools(), pool, calls_in_flight=16, terminal_timeout=10, max_command_seconds=1)
     with host.running():
         yield host
     await host.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.store.parts import json_part, seal, sealed
+from hermes_rl.core import fast_json
+from hermes_rl.store.container import frame, json_part, pack_parts
 from tests.store.database.making import make_group
 from tests.support.api_process import ApiProcess
 
@@ -48,13 +48,13 @@ def zeros(count: int) -> bytes:
 
 def packed_group() -> bytes:
     """A group whose JSON is a list of twenty million zeros, in a few kilobytes."""
-    return seal([json_part("group", "x"), json_part("conversations", [0] * 20_000_000)])
+    return pack_parts([json_part("group", "x"), json_part("conversations", [0] * 20_000_000)])
 
 
 def lying_group() -> bytes:
     """A group whose header announces what is not there."""
     part = {"name": "tokens", "type": "i32", "size": 4 * 10**9, "offset": 0, "length": 16 * 10**9, "crc32": 0}
-    return sealed(jsontext.dumps({"id": "x", "parts": [part]}), b"")
+    return frame(fast_json.dumps({"id": "x", "parts": [part]}), b"")
 
 
 def nested(depth: int) -> bytes:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.api.listening import is_loopback
-from hermes_rl.api.server import guarded
-from hermes_rl.api.settings import ApiSettings
-from hermes_rl.cli.api import shown
-from hermes_rl.errors import ConfigError
+from hermes_rl.api.config import ApiSettings
+from hermes_rl.api.server import restrict_hosts
+from hermes_rl.cli.api import redact_address
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.http.server import is_loopback
 from tests.support.api_process import ApiProcess
 
 
@@ -85,16 +85,16 @@ def test_which_addresses_only_this_machine_can_reach(host: str, own: bool) -> No
 
 
 def test_a_token_opens_any_host() -> None:
-    assert guarded(ApiSettings(token="s"), "0.0.0.0").hosts is None
+    assert restrict_hosts(ApiSettings(token="s"), "0.0.0.0").hosts is None
 
 
 def test_a_machine_of_its_own_goes_by_its_names() -> None:
-    assert guarded(ApiSettings(), "::1").hosts == frozenset({"localhost", "127.0.0.1", "[::1]"})
+    assert restrict_hosts(ApiSettings(), "::1").hosts == frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def test_an_open_host_without_a_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="--token"):
-        guarded(ApiSettings(), "0.0.0.0")
+        restrict_hosts(ApiSettings(), "0.0.0.0")
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_an_open_host_without_a_token_is_refused() -> None:
     ],
 )
 def test_no_password_is_shown(address: str, said: str) -> None:
-    assert shown(address) == said
+    assert redact_address(address) == said

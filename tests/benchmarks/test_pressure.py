@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.pressure_simulated import FIRST, GOAL, GROUP, MOST, REFUSED_GOAL, SHAPES, Simulation
-from hermes_rl.environment.slots import Width, rollout_law
+from hermes_rl.rollout.concurrency import ConcurrencyConfig, rollout_limiter_config
 
 # The best of the fixed numbers, as `python benchmarks/pressure_simulated.py` finds them.
 BEST = dict.fromkeys(SHAPES, 64) | {"thrashes": 12}
@@ -12,6 +12,6 @@ BEST = dict.fromkeys(SHAPES, 64) | {"thrashes": 12}
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_follows_the_engines_does_nearly_as_much_as_the_best_fixed_number(name: str) -> None:
     fixed = Simulation(SHAPES[name], BEST[name], 1).run()
-    auto = Simulation(SHAPES[name], rollout_law(Width(GROUP, FIRST, FIRST, MOST)), 1).run()
+    auto = Simulation(SHAPES[name], rollout_limiter_config(ConcurrencyConfig(GROUP, FIRST, FIRST, MOST)), 1).run()
     assert auto["answers_per_second"] >= (GOAL - 0.05) * fixed["answers_per_second"]
     assert auto["refused_per_answer"] <= REFUSED_GOAL

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.sandbox.backends import make_backend
+from hermes_rl.sandbox.backends.registry import make_backend
 from hermes_rl.sandbox.reaper import reap
 from tests.sandbox.living import living, nap
 from tests.support.sandbox_parts import IMAGE, DockerDaemon, PodmanService, SshServer, find_parts
@@ -28,7 +28,7 @@ BACKENDS = ("local", "bubblewrap", "docker", "docker+runsc", "podman", "ssh", "s
 SETTLE = 30.0
 OWNER = """
     import asyncio, json, sys
-    from hermes_rl.sandbox.backends import make_backend
+    from hermes_rl.sandbox.backends.registry import make_backend
 
     async def main(name, settings, count, nap):
         backend = make_backend(name, json.loads(settings))

@@ -24,9 +24,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hermes_rl.core.trajectory import Group
 from hermes_rl.sandbox.reaper import reap
-from hermes_rl.store.records import read_groups, record_of
-from hermes_rl.trajectory import Group
+from hermes_rl.store.records import group_to_record, read_groups
 from tests.chaos import numbers_env
 from tests.sandbox.living import living, nap
 from tests.support.scripted_model import ScriptedModel
@@ -236,7 +236,7 @@ def all_but_times(group: Group) -> str:
             return names.setdefault(value, f"call {len(names)}")
         return value
 
-    return json.dumps(plain(record_of(group)), sort_keys=True)
+    return json.dumps(plain(group_to_record(group)), sort_keys=True)
 
 
 def differences(path: Path, whole: dict[Any, Any], run: Run) -> list[str]:

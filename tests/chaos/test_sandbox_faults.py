@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from hermes_rl import AgentResult, Reward, ToolContext
-from hermes_rl.environment.generation import generate_groups
-from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend, BubblewrapSandbox
-from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.rollout.generate import generate_groups
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Command, ExecResult
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
-from tests.environment.test_rollouts import writes_the_number
+from tests.rollout.test_rollout import writes_the_number
 from tests.sandbox.living import living, nap
 from tests.support.environments import FileEnv, opened
 from tests.support.long_suites import in_the_gate
@@ -39,7 +39,7 @@ class FaultyBackend:
 
     name = "bubblewrap"
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: SandboxLedger) -> None:
         self._real = BubblewrapBackend(ledger=ledger)
         self._random = Random(4)
         self.injected: Counter[str] = Counter()
@@ -48,8 +48,8 @@ class FaultyBackend:
     async def probe(self) -> None:
         await self._real.probe()
 
-    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
-        await self._real.prepare(spec, say)
+    async def prepare(self, spec: SandboxSpec, report: Callable[[str], object]) -> None:
+        await self._real.prepare(spec, report)
 
     async def start(self, spec: SandboxSpec | None = None) -> BubblewrapSandbox:
         drawn = self._random.random()
@@ -91,7 +91,7 @@ def _fail_at_a_command(sandbox: BubblewrapSandbox, which: int, kind: str) -> Non
         nonlocal commands
         commands += 1
         if commands == which:
-            (first,) = children(sandbox._piped.pid)
+            (first,) = children(sandbox._transport.pid)
             os.kill(first, signal.SIGKILL if kind == "dies" else signal.SIGSTOP)
         return await run(command)
 
@@ -118,15 +118,15 @@ class LeavesProcesses(FileEnv):
 async def test_no_fault_is_scored_and_none_is_leaked(
     rollouts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    backend = FaultyBackend(Ledger(tmp_path / "ledger"))
+    backend = FaultyBackend(SandboxLedger(tmp_path / "ledger"))
 
     async def open_backends(*_: object) -> list[FaultyBackend]:
         return [backend]
 
     monkeypatch.setattr("hermes_rl.environment.base.open_backends", open_backends)
-    monkeypatch.setattr("hermes_rl.sandbox.warden._KILL_TIME", 2.0)
-    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_EVERY", 2.0)
-    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_TIME", 4.0)
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client._KILL_TIME", 2.0)
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client._WATCH_EVERY", 2.0)
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client._WATCH_TIME", 4.0)
     config: dict[str, Any] = {
         "total_steps": rollouts // GROUP,
         "group_size": GROUP,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hermes_rl.agents.installing import agents_home
-from hermes_rl.agents.registry import AGENTS
+from hermes_rl.agent.harnesses.installer import agents_home
+from hermes_rl.agent.harnesses.registry import get_agent
 from hermes_rl.cli.agent import agent
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_list_says_which_agents_are_installed_and_where() -> None:
-    folder = agents_home() / AGENTS["codex"].folder_name
+    folder = agents_home() / get_agent("codex").folder_name
     folder.mkdir(parents=True)
     listed = json.loads(CliRunner().invoke(agent, ["list", "--json"]).output)
     assert {one["name"]: one["folder"] for one in listed} == {"hermes-agent": None, "codex": str(folder), "sdk": None}
@@ -28,7 +28,7 @@ def test_the_list_says_which_agents_are_installed_and_where() -> None:
 
 
 def test_installing_what_is_there_says_where() -> None:
-    folder = agents_home() / AGENTS["codex"].folder_name
+    folder = agents_home() / get_agent("codex").folder_name
     folder.mkdir(parents=True)
     assert CliRunner().invoke(agent, ["install", "codex"]).output == f"{folder}\n"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.home import images_home, rl_home
-from hermes_rl.runs.places import logs_home, runs_home
-from hermes_rl.runs.states import Phase
+from hermes_rl.core.paths import images_home, rl_home
+from hermes_rl.orchestration.paths import logs_home, runs_home
+from hermes_rl.orchestration.states import Phase
 from tests.cli.test_command import hermes_rl
 from tests.support.recorded_runs import make_run, record, run_file
 
@@ -75,7 +75,7 @@ def test_the_list_can_be_narrowed() -> None:
 def test_without_a_terminal_removing_needs_yes() -> None:
     done = hermes_rl("clean", "--remove", "--kind", "run")
     assert done.returncode == 2
-    assert "--yes removes without asking" in done.stderr
+    assert "pass --yes to remove without asking" in done.stderr
     assert runs() == {"old", "new", "live"}
 
 
@@ -121,9 +121,9 @@ def test_on_a_terminal_it_asks(answer: bytes, left: set[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--remove", "--yes"), "select by --kind or --older-than"),
-        (("--remove", "nothing", "--yes"), "nothing is named nothing"),
-        (("--older-than", "14"), "like 12h, 14d or 4w"),
+        (("--remove", "--yes"), "needs a NAME, --kind or --older-than"),
+        (("--remove", "nothing", "--yes"), "no item named nothing"),
+        (("--older-than", "14"), "such as 12h, 14d or 4w"),
     ],
 )
 def test_a_wrong_call_says_the_next_step(arguments: tuple[str, ...], said: str) -> None:

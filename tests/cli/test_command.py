@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.command import PAGE_OF_BYTES, page_of
-from hermes_rl.environment.endpoint_choice import CHOICES, ask_for_endpoint
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_page
+from hermes_rl.environment.endpoint_prompt import CHOICES, ask_for_endpoint
 from hermes_rl.inference.config import ServerType
 from tests.support.scripted_model import ScriptedModel, Status, Text
 
@@ -51,30 +51,31 @@ def test_help_loads_no_verb() -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "hermes_rl.cli.main" in loaded
     assert (
-        loaded & {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.runs", "hermes_rl.environment"} == set()
+        loaded & {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.orchestration", "hermes_rl.environment"}
+        == set()
     )
 
 
 def test_the_help_of_an_environment_shows_its_own_defaults() -> None:
     done = hermes_rl("process", "terminal_test", "--help", env={**os.environ, "COLUMNS": "200"})
     assert "--env.max_agent_turns INT" in done.stdout
-    assert "Model calls of one rollout at most. [1]" in done.stdout
+    assert "Maximum model calls per rollout. [1]" in done.stdout
     assert "--openai.base_url" in done.stdout
 
 
 def test_a_verb_without_an_environment_says_what_to_name() -> None:
     done = hermes_rl("process")
     assert done.returncode == 2
-    assert "name an environment first" in done.stderr
+    assert "the first argument must be an environment" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("process", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)"),
+        (("process", "nowhere"), "bundled environment (gsm8k, harbor, swe, terminal_test, terminal_words,"),
         (("process", "terminal_test", "--env.group_size", "none"), "--env.group_size"),
         (("process", "terminal_test", "--env.grup_size", "3"), "No such option"),
-        (("process", "terminal_test", "--config", "missing.yaml"), "missing.yaml cannot be read"),
+        (("process", "terminal_test", "--config", "missing.yaml"), "cannot read --config missing.yaml"),
         (("evaluate", "terminal_test", "--openai.base_url", "http://127.0.0.1:9/v1", "--openai.api_key", "env:NO_SUCH"),
          "NO_SUCH, which is not set"),
     ],
@@ -136,8 +137,8 @@ def test_process_does_not_read_a_long_file_again_for_a_page_that_nobody_asked_fo
     monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
     groups = tmp_path / "groups.jsonl"
     with groups.open("wb") as file:
-        file.truncate(PAGE_OF_BYTES + 1)
-    assert page_of(groups) is None
+        file.truncate(MAX_PAGE_SOURCE_BYTES + 1)
+    assert write_page(groups) is None
     assert [path.name for path in tmp_path.iterdir()] == ["groups.jsonl"]
 
 
@@ -148,7 +149,7 @@ async def test_process_is_no_failure_where_its_report_cannot_be_written(tmp_path
         cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, json.loads(done.stdout)["page"]) == (0, None)
-    assert "warning: no page was made of data/terminal_test.jsonl" in done.stderr
+    assert "warning: could not write a page for data/terminal_test.jsonl" in done.stderr
 
 
 async def test_process_prints_one_json_object_and_keeps_the_rest_apart(tmp_path: Path) -> None:

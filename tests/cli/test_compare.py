@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.cli.compare import compare
-from hermes_rl.terminal.running import run_click
-from tests.environment.test_evaluation import SaidEnv, cut_short, evaluated, passing
+from hermes_rl.console.run_command import run_click
+from tests.test_evaluation import SaidEnv, cut_short, evaluated, passing
 
 ITEMS = 8
 
@@ -61,7 +61,7 @@ async def test_what_may_be_chance_is_said_to_be(tmp_path: Path, capsys: pytest.C
     assert result["difference"]["estimate"] == pytest.approx(1 / 8)
     assert (result["first"]["mean"], result["second"]["mean"]) == (0.5, 0.625)
     assert compared(before, after) == 0
-    assert "No difference can be told" in capsys.readouterr().err
+    assert "No significant difference" in capsys.readouterr().err
 
 
 async def test_what_differs_besides_the_scores_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,13 +80,13 @@ async def test_what_differs_besides_the_scores_is_named(tmp_path: Path, capsys: 
     for part in (
         "the environment's file differs",
         "the datasets differ",
-        "samples of an item differ: 1 and 2",
+        "the samples per item differ: 1 and 2",
         "the temperature differs: 0 and 0.5",
         "the setting max_agent_turns differs: 30 and 3",
         "the setting system_prompt differs",
         f"1 scored item is only in {before}",
         f"1 rollouts of {after}",
-        "ended early by token_limit",
+        "stopped early by token_limit",
     ):
         assert part in said
     assert len(result["only_in_first"]) == 1
@@ -103,7 +103,7 @@ async def test_unfinished_evaluations_and_files_of_groups_can_be_compared(
     assert compared(before / "groups.jsonl", after, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["common_items"], len(result["only_in_first"])) == (3, 5)
-    assert any("has not finished" in warning for warning in result["warnings"])
+    assert any("unfinished evaluation" in warning for warning in result["warnings"])
 
 
 async def test_a_report_without_scores_by_item_says_what_to_do(
@@ -114,12 +114,16 @@ async def test_a_report_without_scores_by_item_says_what_to_do(
     own.mkdir()
     (own / "metrics.json").write_text(json.dumps({"metrics": {"eval/mean_reward": 1.0}}))
     assert compared(before, own) == 2
-    assert "evaluate() of the environment's own" in capsys.readouterr().err
+    assert "a custom evaluate()" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "there is no"), ({}, "holds neither metrics.json nor groups.jsonl"), ({"metrics.json": "[]"}, "is not")],
+    [
+        (None, "does not exist"),
+        ({}, "contains neither metrics.json nor groups.jsonl"),
+        ({"metrics.json": "[]"}, "is not"),
+    ],
 )
 def test_what_is_no_evaluation_is_refused(
     content: dict[str, str] | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.cli.config import config as command
-from hermes_rl.runs.keys import key_file, key_names, set_key
-from hermes_rl.terminal.running import run_click
+from hermes_rl.console.run_command import run_click
+from hermes_rl.orchestration.keys import key_file, key_names, set_key
 from tests.cli.test_command import hermes_rl
 
 CANARY = "canary-7f3a9c1e5b8d2046-zzzz"
@@ -53,7 +53,7 @@ def config(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def test_a_piped_value_is_kept(config: Config) -> None:
     done = config("set", "TINKER_API_KEY", text=f"{CANARY}\n")
     assert done.returncode == 0
-    assert f"TINKER_API_KEY …zzzz is kept in {key_file()}" in done.stdout
+    assert f"TINKER_API_KEY …zzzz is stored in {key_file()}" in done.stdout
     assert f"TINKER_API_KEY={CANARY}\n" in key_file().read_text()
 
 
@@ -136,7 +136,7 @@ def test_a_variable_with_another_value_is_warned_of() -> None:
     done = hermes_rl(
         "config", "set", "HF_TOKEN", stdin=None, input=CANARY, env={**os.environ, "HF_TOKEN": "other-" + CANARY}
     )
-    assert "goes before the file" in done.stderr
+    assert "takes precedence" in done.stderr
     assert CANARY not in done.stdout + done.stderr
 
 

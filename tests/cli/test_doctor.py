@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.keys import key_file, set_key
+from hermes_rl.orchestration.keys import key_file, set_key
 from tests.cli.test_command import hermes_rl
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.terminal.running import run_click
-from hermes_rl.training.selfhost.places import engines_home
-from hermes_rl.training.selfhost.record import EngineRecord
+from hermes_rl.console.run_command import run_click
+from hermes_rl.training.engines.skyrl.paths import engines_home
+from hermes_rl.training.engines.skyrl.record import EngineRecord
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def test_a_model_that_is_not_there_is_refused_before_anything_is_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert engine("start", "--model", "/no/where") == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "neither a folder nor" in capsys.readouterr().err
     assert not engines_home().exists()
 
 
 def test_an_engine_that_was_never_started_cannot_be_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     record(tmp_path / "log")
     assert engine("stop", "other") == 2
-    assert "no engine is named 'other'; there are: one" in capsys.readouterr().err
+    assert "no engine 'other'; known engines: one" in capsys.readouterr().err
 
 
 def test_stopping_one_that_has_ended_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

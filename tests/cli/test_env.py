@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_command import hermes_rl
-from tests.runs.discovery.writing import written
+from tests.orchestration.discovery.writing import written
 
 BUNDLED = "gsm8k harbor swe terminal_test terminal_words web_research".split()
 MINE = '''from hermes_rl import HermesAgentBaseEnv

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from hermes_rl.cli.export import export
 from hermes_rl.cli.report import report
-from hermes_rl.store.records import RecordWriter, record_of
+from hermes_rl.store.records import RecordWriter, group_to_record
 from tests.store.test_export import group, rollout
 
 
@@ -18,8 +18,8 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "groups.jsonl"
     with RecordWriter(path) as writer:
-        writer.write(record_of(group(rollout(1.0), rollout(0.0), rollout(None))))
-        writer.write(record_of(group(rollout(0.5), rollout(0.25))))
+        writer.write(group_to_record(group(rollout(1.0), rollout(0.0), rollout(None))))
+        writer.write(group_to_record(group(rollout(0.5), rollout(0.25))))
     return path
 
 
@@ -66,7 +66,7 @@ def test_the_options_choose_the_form_of_the_rows(groups: Path) -> None:
 def test_no_row_is_told_by_the_exit_status(groups: Path) -> None:
     done = run(export, "sft", "groups.jsonl", "-o", "sft.jsonl", "--min-score", "7", "--json")
     assert done.return_value == 1
-    assert "no rollout is fit for a row" in done.stderr
+    assert "no rollout qualifies" in done.stderr
     assert json.loads(done.stdout)["path"] is None
     assert not Path("sft.jsonl").exists()
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hermes_rl.cli.export import export
-from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.core.errors import ConfigError, HermesRLError
 from tests.support.adapters import random_adapter
 from tests.support.model_folders import small_model
 from tests.training.weights.run_files import run_folder, saved
@@ -52,17 +52,16 @@ def test_the_word_and_the_order_do_not_matter(adapter: Path, arguments: tuple[st
 
 def test_neither_rows_nor_weights_says_what_there_is(adapter: Path) -> None:
     assert failure("stf", "groups.jsonl", "-o", "rows.jsonl") == (
-        "`export stf` names neither rows (sft, dpo) nor what weights are to become: "
-        "hermes-rl export stf --to peft|merged|gguf"
+        "'stf' is neither sft nor dpo; to export weights: hermes-rl export stf --to peft|merged|gguf"
     )
 
 
 def test_a_run_that_is_not_there_says_what_could_be_named(adapter: Path) -> None:
-    assert "name a run of `hermes-rl trainer`" in failure("nothing", "--to", "peft")
+    assert "no weights found for nothing" in failure("nothing", "--to", "peft")
 
 
 def test_a_type_is_of_gguf_files_only(adapter: Path) -> None:
-    assert "--type is for --to gguf" in failure("words", "--to", "merged", "--type", "f16")
+    assert "--type needs --to gguf" in failure("words", "--to", "merged", "--type", "f16")
 
 
 def test_an_engine_that_is_away_says_how_to_start_it(tmp_path: Path) -> None:

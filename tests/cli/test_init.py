@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.cli.init import environment_name, made
-from hermes_rl.errors import ConfigError
+from hermes_rl.cli.init import parse_environment_name, render_template
+from hermes_rl.core.errors import ConfigError
 
 NO_TERMINAL: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 250}
 
@@ -21,13 +21,13 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["word_count", "word-count", "word_count_env", "word_count_env.py"])
 def test_the_ending_of_the_file_is_no_part_of_the_name(name: str) -> None:
-    assert environment_name(name) == "word_count"
+    assert parse_environment_name(name) == "word_count"
 
 
 @pytest.mark.parametrize("name", ["2fast", "my env", "class", "über", "../up", "MyEnv", "", "_env"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="use lower-case words joined by _"):
-        environment_name(name)
+        parse_environment_name(name)
 
 
 def test_two_files_are_written_and_the_next_steps_told(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_two_files_are_written_and_the_next_steps_told(tmp_path: Path) -> None:
 
 
 def test_files_and_class_have_the_name_that_was_given() -> None:
-    files = made("tidy_desk")
+    files = render_template("tidy_desk")
     assert list(files) == ["tidy_desk_env.py", "test_tidy_desk_env.py"]
     assert "class TidyDeskEnv(HermesAgentBaseEnv)" in files["tidy_desk_env.py"]
     assert "from tidy_desk_env import TidyDeskEnv" in files["test_tidy_desk_env.py"]
@@ -47,14 +47,14 @@ def test_files_and_class_have_the_name_that_was_given() -> None:
 
 
 def test_environment_and_test_are_under_forty_lines() -> None:
-    assert sum(len(text.splitlines()) for text in made("word_count").values()) < 40
+    assert sum(len(text.splitlines()) for text in render_template("word_count").values()) < 40
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "test_mine_env.py").write_text("precious")
     done = run("hermes_rl", "init", "mine", cwd=tmp_path)
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (2, ["test_mine_env.py"])
-    assert "test_mine_env.py is there already" in done.stderr
+    assert "test_mine_env.py already exists" in done.stderr
     assert (tmp_path / "test_mine_env.py").read_text() == "precious"
 
 
@@ -76,7 +76,7 @@ def test_what_was_written_validates(tmp_path: Path) -> None:
 
 
 def test_what_was_written_is_tidy(tmp_path: Path) -> None:
-    for place, text in made("mine").items():
+    for place, text in render_template("mine").items():
         (tmp_path / place).write_text(text)
     rules = ["--isolated", "--line-length", "120"]
     checked = run("ruff", "check", *rules, "--select", "ALL", "--ignore", "ARG002,CPY,D1,D203,D213,INP", cwd=tmp_path)
@@ -87,7 +87,7 @@ def test_what_was_written_is_tidy(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_its_types_hold_and_its_test_passes(tmp_path: Path) -> None:
-    for place, text in made("mine").items():
+    for place, text in render_template("mine").items():
         (tmp_path / place).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:asyncio -p no:cacheprovider\n")
     typed = run("mypy", "--strict", "--cache-dir", os.devnull, ".", cwd=tmp_path)

@@ -10,7 +10,7 @@ from tests.cli.test_command import hermes_rl, on_model, writes_the_word
 from tests.support.scripted_model import Text
 
 CHANGED = """
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loading.loader import load_environment
 
 class Harsh(load_environment("terminal_test")):
     async def compute_reward(self, item, result, ctx):
@@ -61,10 +61,10 @@ async def test_one_rollout_is_replayed_step_by_step(groups: Path) -> None:
 @pytest.mark.parametrize("verb", ["rescore", "replay"])
 def test_a_wrong_call_says_the_next_step(verb: str, tmp_path: Path) -> None:
     assert "hermes-rl process" in hermes_rl(verb, "nowhere.jsonl").stderr
-    assert "name a file of groups" in hermes_rl(verb).stderr
+    assert "must be a file of groups" in hermes_rl(verb).stderr
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    assert "holds no group" in hermes_rl(verb, str(empty)).stderr
+    assert "has no groups" in hermes_rl(verb, str(empty)).stderr
     assert "needs a value" in hermes_rl(verb, str(empty), "--env").stderr
 
 

@@ -17,7 +17,7 @@ from tests.cli.test_command import hermes_rl
 ROOT = Path(__file__).parents[2]
 BROKEN = """
     from dataclasses import replace
-    from hermes_rl.sandbox.local import LocalBackend
+    from hermes_rl.sandbox.backends.local import LocalBackend
 
     class Broken(LocalBackend):
         def __init__(self, word: str, number: int = 0) -> None:
@@ -58,7 +58,7 @@ ENVIRONMENT = """
 """
 OWNER = """
     import asyncio, os
-    from hermes_rl.sandbox.local import LocalBackend
+    from hermes_rl.sandbox.backends.local import LocalBackend
 
     async def main():
         await LocalBackend().start()
@@ -99,8 +99,8 @@ def test_a_check_that_fails_tells_what_was_seen_and_ends_with_1(home: dict[str, 
     flags = ["--only", "exit_codes", "--setting", "word=x", "--setting", "number=3", "--json"]
     done = hermes_rl("sandbox", "check", "broken.py:Broken", *flags, env=home, cwd=tmp_path)
     assert done.returncode == 1
-    assert "failed exit_codes_come_back" in done.stderr
-    assert "the exit code of `exit 0` was 3, must be 0" in done.stderr
+    assert "failed exit_codes_are_returned" in done.stderr
+    assert "the exit code of `exit 0` was 3, expected 0" in done.stderr
     report = json.loads(done.stdout)
     assert (report["passed"], report["counts"]["failed"]) == (False, 1)
 
@@ -119,15 +119,18 @@ def test_the_example_of_the_docs_can_be_checked(home: dict[str, str], tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("check", "dokcer"), "choose one of auto, bubblewrap, docker"),
-        (("check", "no_such_module:Backend"), "cannot be imported"),
-        (("check", "no_such_file.py:Backend"), "there is no file no_such_file.py"),
+        (("check", "dokcer"), "choose one of auto, bubblewrap, daytona, docker"),
+        (("check", "no_such_module:Backend"), "cannot be loaded: ModuleNotFoundError"),
+        (("check", "no_such_file.py:Backend"), "there is no file"),
         (("check", "json:Backend"), "json has no 'Backend'"),
-        (("check", "json:JSONDecoder", "--setting", "colour=red"), "--setting KEY=VALUE"),
-        (("check", "local", "--setting", "colour"), "as in --setting port=2222"),
+        (("check", "json:JSONDecoder", "--setting", "colour=red"), "unexpected keyword argument 'colour'"),
+        (("check", "local", "--setting", "colour"), "such as --setting port=2222"),
         (("check", "local", "--only", "no such check"), "the groups are start, exec"),
-        (("prepare",), "name an environment first"),
-        (("prepare", "nowhere"), "bundled ones (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)"),
+        (("prepare",), "the first argument must be an environment"),
+        (
+            ("prepare", "nowhere"),
+            "bundled environment (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)",
+        ),
         (("prepare", "terminal_test", "--env.terminal_backend", "dokcer"), "choose one of auto"),
     ],
 )
@@ -185,7 +188,7 @@ def test_what_reap_cannot_remove_is_left_with_the_reason(home: dict[str, str], t
     ledger.write_text(json.dumps(entry) + "\n")
     done = hermes_rl("sandbox", "reap", env=home)
     assert done.returncode == 1
-    assert "left hermes-rl-lost (no-such-backend): unknown sandbox backend" in done.stdout
+    assert "could not remove hermes-rl-lost (no-such-backend): no sandbox backend is named" in done.stdout
     assert ledger.exists()
 
 

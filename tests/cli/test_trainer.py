@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.terminal.running import run_click
+from hermes_rl.console.run_command import run_click
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_a_model_that_is_not_there_is_said_before_anything_is_asked(
 
 def test_a_name_that_leads_elsewhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_click(hermes_rl, ["trainer", "--run", "../elsewhere"], "hermes-rl") == 2
-    assert "plain name" in capsys.readouterr().err
+    assert "without slashes" in capsys.readouterr().err
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
@@ -55,7 +55,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program, "trainer"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "error: the trainer speaks the Tinker API: pip install 'hermes-rl[train]'\n",
+        "error: the trainer needs the Tinker SDK: pip install 'hermes-rl[train]'\n",
     )
 
 
@@ -68,7 +68,7 @@ def test_a_literal_secret_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_settings_are_saved_without_secrets() -> None:
-    from hermes_rl.training.settings import TrainerSettings
+    from hermes_rl.training.config import TrainerSettings
 
     settings = TrainerSettings(api_key="tml-s3cret", inference_token="env:TOKEN")
     saved = json.dumps(settings.model_dump(mode="json"))

@@ -54,16 +54,16 @@ def written(folder: Path, reward: str) -> str:
 def test_a_sound_environment_is_told_by_a_table_and_exit_code_0(tmp_path: Path) -> None:
     done = validate(written(tmp_path, SOUND), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "3 train and 2 eval items, a pass is 1" in done.stderr
+    assert "3 train and 2 eval items, pass score 1" in done.stderr
     assert "cheat: claims success" in done.stderr
-    assert "echo: nothing found" in done.stderr
+    assert "echo: no problems found" in done.stderr
 
 
 def test_a_forgeable_one_is_told_with_the_cheat_and_exit_code_1(tmp_path: Path) -> None:
     done = validate(written(tmp_path, FORGEABLE), "--json", cwd=tmp_path)
     assert done.returncode == 1
     assert 'error the cheat "claims success" passes: 1 on item' in done.stderr
-    assert "→ judge what the agent cannot have prepared: ctx.verify" in done.stderr
+    assert "→ check what the agent cannot have prepared: ctx.verify" in done.stderr
     report = json.loads(done.stdout)
     assert report["ok"] is False
     assert [finding["code"] for finding in report["findings"]] == ["cheat_passes"]
@@ -100,4 +100,4 @@ def test_a_person_sees_a_bar(tmp_path: Path) -> None:
         assert running.wait(60) == 0
     os.close(controller)
     assert b"/44" in screen
-    assert b"nothing found" in screen
+    assert b"no problems found" in screen

@@ -15,7 +15,7 @@ import pytest
 
 from hermes_rl.cli.view import view
 from hermes_rl.cli.viewed_runs import viewed_runs
-from hermes_rl.terminal.running import run_click
+from hermes_rl.console.run_command import run_click
 from tests.support.recorded_runs import make_run, write_steps
 from tests.viewer.recording import group, write_lines
 
@@ -59,7 +59,7 @@ def test_a_name_of_nothing_is_told_before_it_listens(tmp_path: Path, capsys: pyt
 def test_listening_for_others_is_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [str(tmp_path / "missing"), "--host", "0.0.0.0", "--no-open"]
     assert run_click(view, arguments, prog_name="view") != 0
-    assert "others can reach 0.0.0.0" in capsys.readouterr().err
+    assert "can reach 0.0.0.0" in capsys.readouterr().err
 
 
 def test_runs_are_told_with_their_state_and_without_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,4 +105,4 @@ def test_a_command_does_not_load_what_others_need() -> None:
     code = f"{call}; import sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert "hermes_rl.cli.view" in loaded
-    assert loaded & {"aiohttp", "hermes_rl.environment", "hermes_rl.runs", "pydantic", "uvloop"} == set()
+    assert loaded & {"aiohttp", "hermes_rl.environment", "hermes_rl.orchestration", "pydantic", "uvloop"} == set()

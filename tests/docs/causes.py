@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from hermes_rl.errors import Whose
+from hermes_rl.core.errors import FailureSource
 
 ROOT = Path(__file__).parents[2]
 WHOSE = {
@@ -21,11 +21,11 @@ WHOSE = {
     "ToolHostError": "tool",
     "VerifierError": "verifier",
     "JudgeError": "judge",
-    "AuthorError": "environment",
+    "EnvironmentCodeError": "environment",
     "DeadlineError": "framework",
-    "WorldError": "framework",
+    "InfrastructureError": "framework",
 }
-PARTIES = {party.name: party.value for party in Whose}
+PARTIES = {party.name: party.value for party in FailureSource}
 
 
 @cache

@@ -8,9 +8,9 @@ import click
 import pytest
 
 from hermes_rl.cli.main import ALIASES
-from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.model_fields import facts_of_model
-from hermes_rl.runs.presets import SECTIONS
+from hermes_rl.core.config_schema import describe_model
+from hermes_rl.environment.loading.loader import bundled_environments, load_environment
+from hermes_rl.orchestration.presets import SECTIONS
 from scripts.links import ROOT, pages
 from scripts.reference import commands
 
@@ -70,7 +70,7 @@ def known(flag: str, options: set[str]) -> bool:
 
 
 def fields(section: str) -> set[str]:
-    own = set(facts_of_model(SECTIONS[section]))
+    own = set(describe_model(SECTIONS[section]))
     if section == "env":
         for name in bundled_environments():
             own |= set(load_environment(name).env_config_cls.model_fields)

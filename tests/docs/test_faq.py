@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from hermes_rl.api.problems import KINDS, STATUSES
-from hermes_rl.environment.group_rules import Withheld
-from hermes_rl.errors import HermesRLError
+from hermes_rl.api.errors import KIND_BY_STATUS, STATUSES
+from hermes_rl.core.errors import HermesRLError
+from hermes_rl.rollout.filters import Withheld
 from tests.docs.causes import ROOT, modules, produced
 
 PAGE = (ROOT / "docs" / "faq.md").read_text()
@@ -39,7 +39,7 @@ def test_every_reason_to_withhold_a_group_is_on_the_page(word: str) -> None:
 
 def refusals() -> set[str]:
     """The kinds of the trajectory API's refusals."""
-    said = {kind for _, _, kind in STATUSES} | set(KINDS.values()) | {"failed", "refused"}
+    said = {kind for _, _, kind in STATUSES} | set(KIND_BY_STATUS.values()) | {"failed", "refused"}
     for file, module in modules().items():
         if "api" not in file.parts or "client" in file.parts:
             continue

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 import hermes_rl
-from hermes_rl.runs.presets import SECTIONS, preset_named, preset_names
+from hermes_rl.orchestration.presets import SECTIONS, load_preset, preset_names
 from scripts.reference import commands, docstring, members, pages, public_names
 
 PAGES = pages()
@@ -65,9 +65,9 @@ def test_every_setting_is_on_the_page_and_says_what_it_is(section: str) -> None:
 def test_every_value_of_a_preset_is_on_the_page(name: str) -> None:
     assert name in preset_names()
     part = PAGES["reference/presets.md"].split(f"## `{name}`\n")[1].split("\n## ")[0]
-    preset = preset_named(name)
+    preset = load_preset(name)
     for layer in (preset.locked, preset.overrides, preset.defaults):
-        assert [place for place in layer.by_place() if f"| `{place}` |" not in part] == []
+        assert [place for place in layer.by_path() if f"| `{place}` |" not in part] == []
 
 
 def test_the_same_code_gives_the_same_pages() -> None:

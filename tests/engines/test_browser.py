@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hermes_rl import jsontext
 from hermes_rl.agent.loop import HermesAgentLoop
-from hermes_rl.errors import ConfigError, ToolHostError, Whose
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, FailureSource, ToolHostError
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.browser import chromium as chromium_module
 from hermes_rl.tools.browser.tab import Tab
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import open_toolsets
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.toolset import OpenToolset
-from hermes_rl.tools.toolsets import open_toolsets
 from tests.support.browser_site import PIXEL, Site, explorer, ref_in
 from tests.support.scripted_model import ScriptedModel
 
@@ -77,7 +77,7 @@ class Visitor:
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
         outcome = await self.session.call(f"browser_{name}", arguments)
-        answer: dict[str, Any] = jsontext.loads(outcome.text)
+        answer: dict[str, Any] = fast_json.loads(outcome.text)
         return answer
 
     async def visit(self, path: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ async def test_a_ref_of_the_page_before_does_not_hit_an_element_of_this_one(visi
 
 @pytest.mark.parametrize("ref", ["", "e", "button", "e1e2; drop", "css=button"])
 async def test_what_is_no_ref_is_told(visitor: Visitor, ref: str) -> None:
-    assert "is no ref; give one from browser_snapshot" in (await visitor("click", ref=ref))["error"]
+    assert "is not a ref; give one from browser_snapshot" in (await visitor("click", ref=ref))["error"]
 
 
 async def test_an_element_that_is_covered_cannot_be_clicked_and_the_model_is_told_why(visitor: Visitor) -> None:
@@ -417,11 +417,11 @@ async def test_a_browser_that_is_killed_leaves_the_rollout_unscored_and_the_next
             os.kill(pid, 9)
         with pytest.raises(ToolHostError) as caught:
             await visitor.visit("/form")
-        assert (caught.value.cause, caught.value.failure.whose) == ("browser_closed", Whose.TOOL)
+        assert (caught.value.cause, caught.value.failure.whose) == ("browser_closed", FailureSource.TOOL)
         with pytest.raises(ToolHostError):
             await visitor("snapshot")
         assert (await Visitor(host.session("next"), site).visit("/form"))["title"] == "Form"
-        assert host.toolsets["browser"].service.started == 2
+        assert host.toolsets["browser"].service.start_count == 2
 
 
 async def test_a_browser_that_is_killed_within_a_call_is_no_fault_of_the_model(site: Site) -> None:
@@ -509,13 +509,13 @@ async def test_a_missing_chromium_is_said_at_start_with_what_to_install(monkeypa
 
 
 async def test_an_executable_that_is_not_there_is_said_at_start() -> None:
-    with pytest.raises(ConfigError, match="executable: /no/such/program is no program"):
+    with pytest.raises(ConfigError, match="executable: /no/such/program is not a program"):
         async with hosting(executable="/no/such/program"):
             pass
 
 
 async def test_a_program_that_is_no_chromium_is_said_at_start() -> None:
-    with pytest.raises(ConfigError, match=r"the browser toolset cannot work here: .*true does not start"):
+    with pytest.raises(ConfigError, match=r"the browser toolset is not available here: .*true does not start"):
         async with hosting(executable="true"):
             pass
 
@@ -531,7 +531,7 @@ async def test_a_missing_extra_is_said_with_the_line_to_run(monkeypatch: pytest.
     ("settings", "problem"),
     [
         ({"allowed_hosts": ["http://x"]}, "without scheme and port"),
-        ({"allowed_hosts": ["a, EXCLUDE *"]}, "is no host"),
+        ({"allowed_hosts": ["a, EXCLUDE *"]}, "is not a host"),
         ({"viewport": [10, 10]}, "from 100 to 10000 pixels"),
         ({"timeout": 0}, "greater than 0"),
         ({"colour": "red"}, "colour"),

@@ -17,10 +17,10 @@ import pytest
 
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.tokens.tokenizer import load_tokenizer
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from hermes_rl.training.weights.adapter import Adapter
 from hermes_rl.training.weights.gguf_file import write_gguf
-from hermes_rl.training.weights.merging import MergedModel
+from hermes_rl.training.weights.merge import MergedModel
 from hermes_rl.training.weights.model_folder import ModelFolder
 from scripts.hf_model import model_folder
 from tests.engines.conftest import first_line

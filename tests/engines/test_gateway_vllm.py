@@ -10,7 +10,7 @@ import pytest
 
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.tokens.tokenizer import load_tokenizer
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from tests.engines.conftest import TokenEndpoint
 from tests.engines.test_vllm_rollouts import MEAN_DIFFERENCE, MOST_DIFFERENCE, engines_own
 from tests.support.gateway_plays import (

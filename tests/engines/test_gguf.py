@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from hermes_rl.training.weights.adapter import Adapter
 from hermes_rl.training.weights.gguf_file import write_gguf
-from hermes_rl.training.weights.merging import MergedModel
+from hermes_rl.training.weights.merge import MergedModel
 from hermes_rl.training.weights.model_folder import ModelFolder
 from scripts.hf_model import vllm_python
 from tests.support.adapters import random_adapter
@@ -46,7 +46,7 @@ def unmerged(folder: Path, work: Path) -> MergedModel:
             (base / path.name).write_bytes(path.read_bytes())
     weights = load_file(folder / "model.safetensors")
     for module in adapter.modules:
-        weights[f"{module}.weight"] = weights[f"{module}.weight"] - adapter.change(module)
+        weights[f"{module}.weight"] = weights[f"{module}.weight"] - adapter.delta(module)
     save_file(weights, base / "model.safetensors")
     return MergedModel(ModelFolder(base), adapter)
 

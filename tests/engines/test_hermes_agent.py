@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.trajectory import StopReason
+from hermes_rl.core.trajectory import StopReason
 from tests.support.ready_made import WORD, Script, assert_every_token_is_accounted_for, call, ready_made, rollout_of
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]

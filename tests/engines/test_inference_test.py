@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.inference_test.testing import run_test
+from hermes_rl.orchestration.inference_test.runner import run_test
 from tests.engines.conftest import Endpoint
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.errors import JudgeError
+from hermes_rl.core.errors import JudgeError
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.judge import Judge
 from tests.engines.conftest import READY_DEADLINE_S, SCRIPT, Endpoint, first_line

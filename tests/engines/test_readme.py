@@ -137,7 +137,7 @@ def test_the_ten_minutes_work_as_written(checkout: Path) -> None:
     ]
     process, view, evaluate, init, validate, own, rescore = shown
     assert "process 5/5" in process
-    assert view.startswith("the viewer is at http://127.0.0.1:")
+    assert view.startswith("viewer: http://127.0.0.1:")
     assert "eval/mean_reward" in evaluate
     assert (checkout / "evals" / "first" / "metrics.json").exists()
     assert "written: word_count_env.py" in init

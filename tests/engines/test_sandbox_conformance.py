@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.sandbox.backends import make_backend
-from hermes_rl.sandbox.conformance.suite import Outcome, check_backend
+from hermes_rl.sandbox.backends.registry import make_backend
+from hermes_rl.sandbox.conformance.suite import CheckOutcome, check_backend
 from hermes_rl.sandbox.protocol import Backend
 from tests.sandbox.conftest import (  # noqa: F401 - fixtures
     apptainer,
@@ -57,7 +57,7 @@ class Conformance:
             report = await check_backend(backend, **options)
         finally:
             await backend.close()
-        passed, not_claimed = report.count(Outcome.PASSED), report.count(Outcome.NOT_CLAIMED)
+        passed, not_claimed = report.count(CheckOutcome.PASSED), report.count(CheckOutcome.NOT_CLAIMED)
         seconds = sum(row.seconds for row in report.rows)
         self.tell(
             f"{what}: {passed} checks passed, {not_claimed} not claimed, {len(report.failures)} failed, {seconds:.0f} s"

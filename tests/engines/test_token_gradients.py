@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.messages import Message
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
-from hermes_rl.tokens.invariant import Ledger
-from hermes_rl.tokens.recorder import Recorder, assistant_message
-from hermes_rl.tokens.renderer_format import RendererFormat
-from hermes_rl.trajectory import Sampling
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Sampling
+from hermes_rl.core.trajectory import Sequence as TokenSequence
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.recorder import Recorder, assistant_message
+from hermes_rl.inference.tokens.renderer_format import RendererFormat
+from hermes_rl.inference.tokens.token_check import WireLog
 from tests.support.chat_models import VOCABULARY, chat_model
 
 ROOT = Path(__file__).parents[2]
@@ -62,11 +62,11 @@ class RecordedRollout:
 
     def __post_init__(self) -> None:
         self.format = RendererFormat(MODEL.tokenizer, FormatSettings(renderer="qwen3"))
-        self.recorder, self.ledger = Recorder(self.format), Ledger()
+        self.recorder, self.ledger = Recorder(self.format), WireLog()
 
     def say(self, messages: Sequence[Message], *drafts: list[int | None]) -> list[list[Message]]:
         """The conversation with each of the sampled answers."""
-        ask = self.recorder.ask(messages, TOOLS)
+        ask = self.recorder.prepare(messages, TOOLS)
         heard = [self.policy.ask("sample", prompt=ask.ids, draft=draft, words=VOCABULARY) for draft in drafts]
         self.completions += [{"prompt": ask.ids, **one} for one in heard]
         sampled = [
@@ -74,12 +74,12 @@ class RecordedRollout:
             for one in heard
         ]
         self.ledger.note(ask.ids, Answer(tuple(sampled), tuple(ask.ids)))
-        replies = self.recorder.hear(ask, sampled, Sampling(temperature=1.0))
+        replies = self.recorder.record(ask, sampled, Sampling(temperature=1.0))
         return [[*messages, assistant_message(reply)] for reply in replies]
 
     @cached_property
     def sequences(self) -> tuple[TokenSequence, ...]:
-        checked = self.ledger.check(self.recorder.recorded(), self.format)
+        checked = self.ledger.check(self.recorder.sequences(), self.format)
         assert not checked.breaches
         return checked.sequences
 

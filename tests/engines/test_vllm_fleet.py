@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Sampled
+from hermes_rl.inference.tokens.completion import Sampled
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
-from hermes_rl.training.vllm_fleet.membership import FleetTimes
+from hermes_rl.training.vllm_fleet.membership import VllmTimeouts
 from scripts.hf_model import model_folder
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.adapters import random_adapter
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
-TIMES = FleetTimes(patience=200.0, longest_pause=1.0)
+TIMES = VllmTimeouts(patience=200.0, longest_pause=1.0)
 PROMPT = (1, 40, 50, 60)
 LONG = 400
 
@@ -33,12 +33,12 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 async def fleet(lora_vllm: TokenEndpoint) -> AsyncIterator[VllmFleet]:
-    async with VllmFleet([lora_vllm.root], run="real", times=TIMES) as fleet:
+    async with VllmFleet([lora_vllm.root], run="real", timeouts=TIMES) as fleet:
         yield fleet
 
 
 async def greedy(fleet: VllmFleet, length: int = 12) -> Sampled:
-    request = SamplingRequest.of({"temperature": 0, "max_tokens": length, "ignore_eos": True})
+    request = SamplingRequest.from_parameters({"temperature": 0, "max_tokens": length, "ignore_eos": True})
     return (await fleet.sample(PROMPT, request)).completions[0]
 
 
@@ -85,7 +85,7 @@ async def test_a_server_that_was_killed_comes_back_with_the_newest_weights(
     lora_vllm: TokenEndpoint, adapters: list[Path], tmp_path: Path
 ) -> None:
     with running_vllm(model_folder("tiny"), tmp_path / "first.txt", name="tiny", lora=True) as (other, process):
-        async with VllmFleet([lora_vllm.root, other.root], run="killed", times=TIMES) as fleet:
+        async with VllmFleet([lora_vllm.root, other.root], run="killed", timeouts=TIMES) as fleet:
             assert await fleet.load(1, adapters[0]) == 2
             whole = await greedy(fleet, LONG)
             asked = [asyncio.create_task(greedy(fleet, LONG)) for _ in range(4)]
@@ -96,7 +96,7 @@ async def test_a_server_that_was_killed_comes_back_with_the_newest_weights(
             port = int(other.root.rpartition(":")[2])
             with running_vllm(model_folder("tiny"), tmp_path / "again.txt", name="tiny", port=port, lora=True):
                 async with asyncio.timeout(60):
-                    while fleet.standings()[1].version != 2:
+                    while fleet.states()[1].version != 2:
                         await asyncio.sleep(0.1)
 
 

@@ -27,7 +27,7 @@ from hermes_rl import (
 )
 from hermes_rl import Sequence as TokenSequence
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.tokens.tokenizer import load_tokenizer
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from scripts.hf_model import vllm_python
 from tests.engines.conftest import TokenEndpoint
 

@@ -7,12 +7,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.errors import ContextFullError, EndpointError
+from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import Endpoint
-from hermes_rl.inference.token_engines import ABSENT, Route, SamplingRequest, engine_for
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
-from hermes_rl.tokens.tokenizer import load_tokenizer
+from hermes_rl.inference.token_engines import MISSING_ROUTE, Route, SamplingRequest, engine_for
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from tests.engines.conftest import VLLM_CONTEXT, TokenEndpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,7 +44,7 @@ async def post(server: TokenEndpoint, path: str, body: dict[str, Any]) -> Any:
 
 
 async def ask(server: TokenEndpoint, route: Route, ids: Sequence[int], **parameters: Any) -> Answer:
-    sampling = SamplingRequest.of(parameters)
+    sampling = SamplingRequest.from_parameters(parameters)
     path, body = route.request(server.model_name, ids, sampling)
     return route.answer(await post(server, path, body), ids, sampling)
 
@@ -181,5 +181,5 @@ async def test_a_server_not_started_for_it_has_only_the_other_route(
 ) -> None:
     with pytest.raises(EndpointError) as caught:
         await greedy(vllm_without_generate, GENERATE, prompt)
-    assert caught.value.cause in ABSENT
+    assert caught.value.cause in MISSING_ROUTE
     assert (await greedy(vllm_without_generate, COMPLETIONS, prompt)).finish is Finish.STOP

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
-from hermes_rl.environment.generation import generate_groups
-from hermes_rl.environment.twins import evaluation_twin, give_back
-from tests.environment.test_rollouts import writes_the_number
+from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
+from hermes_rl.rollout.generate import generate_groups
+from tests.rollout.test_rollout import writes_the_number
 from tests.support.environments import opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, delayed
 
@@ -176,7 +176,7 @@ def test_what_stands_in_two_places_still_does_in_the_twin() -> None:
             self.loop.append(self.loop)
 
     env = Env()
-    twin = evaluation_twin(env)
+    twin = copy_for_evaluation(env)
     twin.also["buffer"].append(1)
     assert (twin.buffer, env.buffer) == ([1], [])
     assert twin.loop[0] is twin.loop
@@ -188,9 +188,9 @@ def test_the_items_of_a_dataset_are_not_copied() -> None:
             self.items = [{"number": number} for number in range(5000)]
 
     env = Env()
-    twin = evaluation_twin(env)
+    twin = copy_for_evaluation(env)
     twin.items.pop(0)
     assert twin.items[0] is env.items[1]
     assert len(env.items) == 5000
-    give_back(twin, env)
+    copy_back(twin, env)
     assert len(env.items) == 5000

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
-from hermes_rl.environment.metrics import Tally
-from hermes_rl.store.records import atropos_columns, group_of, record_of
-from hermes_rl.trajectory import StopReason
+from hermes_rl.core.trajectory import StopReason
+from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.store.records import atropos_columns, group_from_record, group_to_record
 from tests.support.chat_models import chat_model
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, Text
@@ -58,7 +58,7 @@ async def test_a_rollout_with_tools_has_its_tokens_in_the_record(tmp_path: Path)
         assert sampled == (*ids(call("echo 7 > answer")), *ids("Done."))
         assert rollout.stop_reason is StopReason.NATURAL
         assert rollout.messages[-1] == {"role": "assistant", "content": "Done."}
-    assert group_of(json.loads(json.dumps(record_of(group)))) == group
+    assert group_from_record(json.loads(json.dumps(group_to_record(group)))) == group
 
 
 async def test_the_form_of_atropos_is_derived_from_the_sequences(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_breach_is_counted_and_kept_with_its_evidence_and_costs_no_score
 
     async with VLLMServer(lies) as server, exact(server, tmp_path, ensure_scores_are_not_same=False) as env:
         group = await env.collect_group({"number": 7})
-    tally = Tally()
+    tally = RolloutCounts()
     tally.add(group)
     assert tally.breaches == {"prompt_ids": 2}
     assert tally.summary()["token_breaches"] == {"prompt_ids": 2}
@@ -177,5 +177,5 @@ async def test_chat_mode_has_no_sequences_and_is_saved_and_scored(tmp_path: Path
         group = await env.collect_group({"number": 7})
     assert env.tokenizer is None
     assert [rollout.sequences for rollout in group.rollouts] == [(), ()]
-    assert record_of(group)["tokens"] is None
+    assert group_to_record(group)["tokens"] is None
     assert group.scores == [0.0, 0.0]

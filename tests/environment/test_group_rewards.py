@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import pytest
 
 from hermes_rl import AgentResult, JudgeError, Reward, ToolContext
-from hermes_rl.environment.generation import generate_groups
-from hermes_rl.environment.groups import run_group
-from hermes_rl.errors import ConfigError, SandboxError
+from hermes_rl.core.errors import ConfigError, SandboxError
+from hermes_rl.rollout.generate import generate_groups
+from hermes_rl.rollout.group import run_group
 from hermes_rl.store.records import read_groups
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, Text

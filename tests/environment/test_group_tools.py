@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.groups import run_group
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.rollout.group import run_group
 from hermes_rl.tools.distributions import DISTRIBUTIONS
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, Text, delayed
@@ -79,7 +79,7 @@ async def test_an_unknown_distribution_is_refused_with_the_known_ones() -> None:
 
 async def test_a_chance_outside_zero_and_one_is_refused() -> None:
     wrong: dict[str, Any] = {"distribution": "mine", "toolset_distributions": {"mine": {"terminal": 80}}}
-    with pytest.raises(ConfigError, match="chances from 0 to 1"):
+    with pytest.raises(ConfigError, match="probabilities from 0 to 1"):
         async with ScriptedModel(lambda _: Text("no")) as model, opened(FileEnv, model, **wrong):
             pass
 

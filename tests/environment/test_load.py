@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hermes_rl import AgentResult, Reward, ToolContext
-from hermes_rl.environment.generation import generate_groups
-from tests.environment.test_rollouts import writes_the_number
+from hermes_rl.rollout.generate import generate_groups
+from tests.rollout.test_rollout import writes_the_number
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel
 

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
-from hermes_rl.environment.evaluation.folder import METRICS
-from hermes_rl.environment.generation import generate_groups
+from hermes_rl.evaluation.output_dir import METRICS
+from hermes_rl.rollout.generate import generate_groups
 from tests.support.scripted_model import Reply, ScriptedModel, Status, Text, always
 
 SLOW, QUICK = 0.4, 0.1

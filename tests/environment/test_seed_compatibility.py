@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.loader import load_environment
-from tests.environment.test_rollouts import writes_the_number
+from hermes_rl.environment.loading.loader import load_environment
+from tests.rollout.test_rollout import writes_the_number
 from tests.support.scripted_model import ScriptedModel
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from hermes_rl import APIServerConfig, HermesAgentBaseEnv, Rollout
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loading.loader import load_environment
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text
 
 NOTHING: Sequence[Any] = [""]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from environments.gsm8k_env import DATA, Gsm8kConfig, answer_in, bundled, load
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from scripts.make_gsm8k_data import problems, text_of
 from tests.environments import playing
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.loader import load_environment
-from hermes_rl.environment.preparation import NO_MODEL, opened_for_preparation, prepare_environment, specs_to_prepare
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.environment.loading.loader import load_environment
+from hermes_rl.environment.prebuild import NO_MODEL, distinct_specs, open_for_prebuild, prebuild_specs
 from tests.environments.playing import NOTHING, Player, bundled, played
 from tests.support.sandbox_parts import IMAGE, DockerDaemon, Parts, find_parts
 
@@ -101,8 +101,8 @@ async def test_two_of_our_tasks_are_for_training_and_one_is_held_out() -> None:
 async def test_the_machines_of_tasks_can_be_prepared_ahead() -> None:
     kind = load_environment("harbor")
     env = kind(kind.config_init()[0], [NO_MODEL])
-    async with opened_for_preparation(env) as backends:
-        prepared = await prepare_environment(specs_to_prepare(env), backends, print, lambda: None)
+    async with open_for_prebuild(env) as backends:
+        prepared = await prebuild_specs(distinct_specs(env), backends, print, lambda: None)
     assert (prepared.specs, prepared.failed) == (3, [])
 
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from examples.plain_text_env import HELD_OUT, PROMPTS, PlainTextEnv
-from hermes_rl.environment.preparation import NO_MODEL
-from hermes_rl.environment.steps import run_script
+from hermes_rl.environment.prebuild import NO_MODEL
+from hermes_rl.environment.scripted_policy import run_script
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from environments.swe_env import DATA
 from hermes_rl import Rollout
-from hermes_rl.environment.groups import run_group
+from hermes_rl.rollout.group import run_group
 from scripts.make_swe_data import faults, items, text_of
 from tests.environments.playing import Player, bundled, played
 from tests.support.long_suites import in_the_gate

@@ -24,13 +24,13 @@ from environments.terminal_words_env import (
     solution,
 )
 from hermes_rl import APIServerConfig, Rollout, Step
-from hermes_rl.agents.installing import agents_home
-from hermes_rl.agents.registry import AGENTS
-from hermes_rl.environment.preparation import NO_MODEL
-from hermes_rl.environment.steps import run_script
-from hermes_rl.environment.validation.running import check_environment
-from hermes_rl.trajectory import StopReason
-from tests.environment.outside.programs import SMALL_AGENT
+from hermes_rl.agent.harnesses.installer import agents_home
+from hermes_rl.agent.harnesses.registry import get_agent
+from hermes_rl.core.trajectory import StopReason
+from hermes_rl.environment.prebuild import NO_MODEL
+from hermes_rl.environment.scripted_policy import run_script
+from hermes_rl.validation.validate import check_environment
+from tests.rollout.external.programs import SMALL_AGENT
 from tests.support.scripted_model import Calls, ScriptedModel, Text
 
 EVERY = list(FAMILIES)
@@ -207,7 +207,7 @@ async def test_a_program_of_one_turn_scores_by_what_it_leaves(monkeypatch: pytes
     with TemporaryDirectory() as home:
         Path(home).chmod(0o755)
         monkeypatch.setenv("HERMES_HOME", home)
-        python = agents_home() / AGENTS["sdk"].folder_name / "bin" / "python"
+        python = agents_home() / get_agent("sdk").folder_name / "bin" / "python"
         python.parent.mkdir(parents=True)
         python.write_text('#!/bin/sh\nexec python3 "$@"\n')
         python.chmod(0o755)

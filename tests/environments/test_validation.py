@@ -2,8 +2,8 @@
 
 import pytest
 
-from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.environment.validation.running import check_environment
+from hermes_rl.environment.loading.loader import bundled_environments, load_environment
+from hermes_rl.validation.validate import check_environment
 
 SLOW = {"swe", "harbor"}
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loading.loader import load_environment
 from tests.environments.playing import NOTHING, Player, bundled, played
 
 ENVIRONMENT: Any = sys.modules[load_environment("web_research").__module__]

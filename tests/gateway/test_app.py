@@ -10,11 +10,11 @@ import anthropic
 import openai
 import pytest
 
-from hermes_rl.errors import AuthorError, Whose
-from hermes_rl.gateway.bounds import Bounds
+from hermes_rl.core.errors import EnvironmentCodeError, FailureSource
+from hermes_rl.core.trajectory import Span, StopReason
 from hermes_rl.gateway.dialects.chat import Chat
+from hermes_rl.gateway.limits import GatewayLimits
 from hermes_rl.gateway.rollout import RunSampling
-from hermes_rl.trajectory import Span, StopReason
 from tests.support.gateway import Visit, gateway, heard, says
 from tests.support.inference import TOOL, ids
 from tests.support.scripted_model import Delayed, Status
@@ -115,15 +115,15 @@ async def test_garbage_is_a_bad_request_and_costs_a_call(path: str, garbage: byt
         status, answer = await agent.post(path, garbage)
         assert status == 400
         assert answer["error"]["type"] == "invalid_request_error"
-        assert (agent.rollout.spent.calls, agent.rollout.spent.bytes, agent.rollout.failure) == (1, 0, None)
+        assert (agent.rollout.used.calls, agent.rollout.used.bytes, agent.rollout.failure) == (1, 0, None)
         assert await agent.chat("hello") == "Yes."
 
 
 async def test_a_body_that_is_too_large_is_cut_off() -> None:
-    async with gateway(says("Yes.")) as at, at.visit(bounds=Bounds(call_bytes=200_000)) as agent:
+    async with gateway(says("Yes.")) as at, at.visit(bounds=GatewayLimits(call_bytes=200_000)) as agent:
         status, _ = await agent.post(CHAT, body("x" * 300_000))
         assert status == 413
-        assert agent.rollout.spent.bytes == 0
+        assert agent.rollout.used.bytes == 0
         assert await agent.chat("hello") == "Yes."
 
 
@@ -169,7 +169,7 @@ async def test_every_context_is_a_sequence_and_the_longest_is_the_transcript() -
         await agent.openai.chat.completions.create(model="m", messages=compacted)
         result = agent.rollout.transcript()
         assert [one["content"] for one in result.messages] == ["count", "One.", "go on", "Two.", "go on", "Three."]
-        assert [len(context.answers) for context in agent.rollout.contexts] == [1, 3, 1]
+        assert [len(context.answers) for context in agent.rollout.conversations] == [1, 3, 1]
         assert len(agent.checked().sequences) == 3
         assert result.turns_used == 5
         assert [timing.span for timing in result.timings] == [Span.MODEL] * 5
@@ -190,8 +190,8 @@ async def test_a_hundred_calls_at_once_are_all_answered_and_bounded() -> None:
         said = await asyncio.gather(*(agent.post(CHAT, body(f"number {place}")) for place in range(100)))
         assert [status for status, _ in said] == [200] * 100
         assert at.engine.peak <= 64
-        assert len(agent.rollout.contexts) == len(agent.checked().sequences) == 100
-        assert (agent.rollout.spent.bytes, agent.rollout.spent.callers, agent.rollout.spent.unfinished) == (0, 0, 0)
+        assert len(agent.rollout.conversations) == len(agent.checked().sequences) == 100
+        assert (agent.rollout.used.bytes, agent.rollout.used.callers, agent.rollout.used.running_calls) == (0, 0, 0)
 
 
 # --- callers that leave ---
@@ -211,7 +211,7 @@ async def test_an_answer_whose_caller_hung_up_is_recorded_and_given_to_the_secon
         assert await agent.chat("hello") == "Yes."
         assert at.engine.requests == 1
         assert len(agent.checked().sequences) == 1
-        await until(lambda: agent.rollout.spent.bytes == 0)
+        await until(lambda: agent.rollout.used.bytes == 0)
 
 
 async def test_the_sdks_own_retry_after_a_timeout_shares_the_answer() -> None:
@@ -236,7 +236,7 @@ async def test_a_caller_that_hangs_up_in_mid_stream_leaves_a_whole_record() -> N
         async with agent.session.post(CHAT, json=body(stream=True)) as response:
             assert (await response.content.readline()).startswith(b": ping")
             response.close()
-        await until(lambda: agent.rollout.answered and not agent.rollout.spent.callers)
+        await until(lambda: agent.rollout.answered and not agent.rollout.used.callers)
         assert agent.rollout.transcript().final_response == "Yes."
         [sequence] = agent.checked().sequences
         assert sum(sequence.mask) == len(ids("Yes."))
@@ -261,8 +261,8 @@ async def test_closing_ends_the_calls_under_way() -> None:
         agent.opened.close()
         status, _ = await calling
         assert status == 503
-        await agent.rollout.ended()
-        assert agent.rollout.spent.unfinished == 0
+        await agent.rollout.wait_closed()
+        assert agent.rollout.used.running_calls == 0
         assert agent.rollout.failure is None
 
 
@@ -270,7 +270,7 @@ async def test_closing_ends_the_calls_under_way() -> None:
 
 
 async def test_the_last_call_allowed_is_answered_and_the_next_is_refused_for_good() -> None:
-    async with gateway(says("Yes.")) as at, at.visit(bounds=Bounds(calls=2), retries=5) as agent:
+    async with gateway(says("Yes.")) as at, at.visit(bounds=GatewayLimits(calls=2), retries=5) as agent:
         assert [await agent.chat("hello"), await agent.chat("hello")] == ["Yes."] * 2
         assert agent.rollout.stop is None
         with pytest.raises(openai.RateLimitError):
@@ -280,7 +280,7 @@ async def test_the_last_call_allowed_is_answered_and_the_next_is_refused_for_goo
 
 
 async def test_tokens_beyond_the_deadline_end_the_rollout() -> None:
-    bounds = Bounds(deadline=0.05, seconds_per_token=0.02)
+    bounds = GatewayLimits(deadline=0.05, seconds_per_token=0.02)
     async with gateway(says("Yes, and more of it.")) as at, at.visit(bounds=bounds) as agent:
         await agent.chat("hello")
         with pytest.raises(openai.RateLimitError):
@@ -289,7 +289,7 @@ async def test_tokens_beyond_the_deadline_end_the_rollout() -> None:
 
 
 async def test_calls_that_waited_while_others_used_the_time_up_are_not_sampled() -> None:
-    bounds = Bounds(calls_at_once=1, deadline=0.05, seconds_per_token=0.02)
+    bounds = GatewayLimits(calls_at_once=1, deadline=0.05, seconds_per_token=0.02)
     async with gateway(says("Yes, and more of it.")) as at, at.visit(bounds=bounds) as agent:
         said = await asyncio.gather(*(agent.post(CHAT, body(f"number {place}")) for place in range(5)))
         assert sorted(status for status, _ in said) == [200, 429, 429, 429, 429]
@@ -301,16 +301,16 @@ async def test_a_flood_is_refused_and_another_rollout_is_answered_meanwhile() ->
         async with agent.session.post(CHAT, json=body(f"number {place}")) as response:
             return response.status
 
-    bounds = Bounds(calls_at_once=4, calls_waiting=12)
+    bounds = GatewayLimits(calls_at_once=4, calls_waiting=12)
     async with gateway(slowly("Yes.", 0.2)) as at, at.visit(bounds=bounds) as wild, at.visit() as calm:
         flood = [asyncio.create_task(knock(wild, place)) for place in range(500)]
-        await until(lambda: wild.rollout.spent.refusals > 50)
+        await until(lambda: wild.rollout.used.refusals > 50)
         assert await calm.chat("hello") == "Yes."
         statuses = await asyncio.gather(*flood)
         assert set(statuses) == {200, 429}
         assert statuses.count(200) < 250
         assert wild.rollout.failure is None
-        assert calm.rollout.spent.refusals == 0
+        assert calm.rollout.used.refusals == 0
         assert at.engine.peak <= 4 + 1
 
 
@@ -326,10 +326,10 @@ async def test_a_fault_of_the_endpoint_fails_the_rollout_even_if_the_agent_goes_
         with pytest.raises(anthropic.InternalServerError):
             await agent.anthropic.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "?"}])
         assert at.engine.requests == 2
-        failure = agent.rollout.verdict()
+        failure = agent.rollout.final_failure()
         assert failure
-        assert (failure.whose, failure.cause) == (Whose.ENDPOINT, "http_500")
-        assert agent.rollout.broken.is_set()
+        assert (failure.whose, failure.cause) == (FailureSource.ENDPOINT, "http_500")
+        assert agent.rollout.failed.is_set()
 
 
 async def test_a_fault_after_the_stream_began_is_an_event_of_it() -> None:
@@ -339,7 +339,7 @@ async def test_a_fault_after_the_stream_began_is_an_event_of_it() -> None:
         )
         with pytest.raises(openai.APIError):
             [part async for part in stream]
-        assert agent.rollout.verdict()
+        assert agent.rollout.final_failure()
 
 
 async def test_a_policy_that_raises_is_a_failure_of_the_framework() -> None:
@@ -352,22 +352,22 @@ async def test_a_policy_that_raises_is_a_failure_of_the_framework() -> None:
         status, answer = await agent.post(CHAT, body())
         assert status == 500
         assert "secret" not in str(answer)
-        failure = agent.rollout.verdict()
+        failure = agent.rollout.final_failure()
         assert failure
-        assert failure.whose is Whose.FRAMEWORK
+        assert failure.whose is FailureSource.FRAMEWORK
 
 
 async def test_a_conversation_that_the_template_cannot_write_is_a_bad_request() -> None:
     async with gateway(says("Yes.")) as at, at.visit() as agent:
-        right, wrong = agent.managed.chat_completion, AuthorError("template", "roles must alternate")
+        right, wrong = agent.managed.chat_completion, EnvironmentCodeError("template", "roles must alternate")
         agent.rollout.policy = SimpleNamespace(chat_completion=AsyncMock(side_effect=wrong))
         status, answer = await agent.post(CHAT, body())
         assert (status, agent.rollout.failure) == (400, None)
         assert "alternate" in answer["error"]["message"]
-        assert agent.rollout.verdict()
+        assert agent.rollout.final_failure()
         agent.rollout.policy = SimpleNamespace(chat_completion=right)
         assert await agent.chat("hello") == "Yes."
-        assert agent.rollout.verdict() is None
+        assert agent.rollout.final_failure() is None
 
 
 async def test_what_is_no_http_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
@@ -386,14 +386,14 @@ async def test_an_answer_that_cannot_be_told_is_a_failure(monkeypatch: pytest.Mo
         monkeypatch.setattr(Chat, "answer", lambda *_: 1 / 0)
         status, _ = await agent.post(CHAT, body())
         assert status == 500
-        assert agent.rollout.verdict()
+        assert agent.rollout.final_failure()
 
 
 async def test_a_request_that_breaks_its_reader_is_a_bad_one_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway(says("Yes.")) as at, at.visit() as agent:
-        monkeypatch.setattr(Chat, "asked", lambda *_: 1 / 0)
+        monkeypatch.setattr(Chat, "parse_request", lambda *_: 1 / 0)
         status, _ = await agent.post(CHAT, body())
-        assert (status, agent.rollout.failure, agent.rollout.spent.bytes) == (400, None, 0)
+        assert (status, agent.rollout.failure, agent.rollout.used.bytes) == (400, None, 0)
 
 
 async def test_a_full_context_is_told_in_the_providers_words_and_the_agent_may_compact() -> None:
@@ -407,16 +407,16 @@ async def test_a_full_context_is_told_in_the_providers_words_and_the_agent_may_c
             await agent.anthropic.messages.create(model="m", max_tokens=5, messages=long)
         stopped = agent.rollout.stop
         assert await agent.chat("shorter") == "Yes."
-        assert (stopped, agent.rollout.stop, agent.rollout.verdict()) == (StopReason.CONTEXT_FULL, None, None)
+        assert (stopped, agent.rollout.stop, agent.rollout.final_failure()) == (StopReason.CONTEXT_FULL, None, None)
 
 
 async def test_a_first_request_that_does_not_fit_is_nobodys_play() -> None:
     async with gateway(says("Yes."), context=64) as at, at.visit() as agent:
         with pytest.raises(openai.BadRequestError):
             await agent.chat("word " * 200)
-        failure = agent.rollout.verdict()
+        failure = agent.rollout.final_failure()
         assert failure
-        assert (failure.whose, failure.cause) == (Whose.ENVIRONMENT, "prompt_too_long")
+        assert (failure.whose, failure.cause) == (FailureSource.ENVIRONMENT, "prompt_too_long")
 
 
 async def test_what_cannot_fit_is_not_even_encoded() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import aiohttp
 
-from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.passes import Passes
+from hermes_rl.core.trajectory import Usage
+from hermes_rl.gateway.api_keys import ApiKeys
+from hermes_rl.gateway.limits import GatewayLimits
 from hermes_rl.gateway.sampling import RunSampling
 from hermes_rl.gateway.server import GatewayServer
-from hermes_rl.gateway.standalone import StandaloneApp, Terms
+from hermes_rl.gateway.standalone import RolloutTemplate, StandaloneApp
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
-from hermes_rl.trajectory import Usage
 
 TOKEN = "operator-token"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -28,19 +28,19 @@ class Polite:
 @asynccontextmanager
 async def operated(
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> AsyncIterator[tuple[aiohttp.ClientSession, Passes]]:
+) -> AsyncIterator[tuple[aiohttp.ClientSession, ApiKeys]]:
     @asynccontextmanager
     async def policy() -> AsyncIterator[Polite]:
         yield Polite()
 
-    passes = Passes()
-    app = StandaloneApp(passes, Terms(policy, "m", RunSampling(), Bounds(), lambda: None, keep), TOKEN)
+    keys = ApiKeys()
+    app = StandaloneApp(keys, RolloutTemplate(policy, "m", RunSampling(), GatewayLimits(), lambda: None, keep), TOKEN)
     async with (
-        GatewayServer(passes=passes, app=app) as server,
+        GatewayServer(keys=keys, app=app) as server,
         aiohttp.ClientSession(server.url, headers=HEADERS) as session,
     ):
         app.url = server.url
-        yield session, passes
+        yield session, keys
         await app.close()
 
 
@@ -81,9 +81,9 @@ async def test_a_score_that_comes_by_half_does_not_close_its_rollout() -> None:
 
 
 async def test_half_a_request_opens_no_rollout() -> None:
-    async with operated() as (session, passes):
+    async with operated() as (session, keys):
         await half_of(session, "POST /rollouts")
-        assert len(passes) == 0
+        assert len(keys) == 0
 
 
 async def test_a_rollout_that_could_not_be_written_is_kept_for_another_try() -> None:
@@ -99,7 +99,7 @@ async def test_a_rollout_that_could_not_be_written_is_kept_for_another_try() -> 
     async with operated(keep) as (session, _):
         rollout = await played(session)
         status, answer = await scored(session, rollout)
-        assert (status, "make room" in answer["error"]["message"]) == (507, True)
+        assert (status, "free some disk space" in answer["error"]["message"]) == (507, True)
         status, record = await scored(session, rollout)
     assert (status, record["rollouts"][0]["score"]) == (200, 1.0)
     assert len(kept) == 1

@@ -110,7 +110,7 @@ async def test_responses_goes_on_from_an_answer_that_it_only_names() -> None:
         second = await agent.openai.responses.create(model="m", input="Go on.", previous_response_id=first.id)
         assert second.output_text == "Two."
         assert_one_exact_sequence(agent.checked(), "One.", "Two.")
-        assert len(agent.rollout.contexts) == 1
+        assert len(agent.rollout.conversations) == 1
 
 
 async def test_a_rollout_may_speak_several_dialects() -> None:
@@ -120,7 +120,7 @@ async def test_a_rollout_may_speak_several_dialects() -> None:
             model="m", max_tokens=50, messages=[{"role": "user", "content": "second"}]
         )
         await agent.openai.responses.create(model="m", input="third")
-        assert len(agent.checked().sequences) == len(agent.rollout.contexts) == 3
+        assert len(agent.checked().sequences) == len(agent.rollout.conversations) == 3
         assert agent.rollout.transcript().messages[0]["content"] == "first"
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.passes import Pass
+from hermes_rl.core.trajectory import Usage
+from hermes_rl.gateway.api_keys import ApiKey
+from hermes_rl.gateway.limits import GatewayLimits
 from hermes_rl.gateway.rollout import GatewayRollout
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
-from hermes_rl.trajectory import Usage
 from tests.support.gateway import gateway, says
 from tests.support.inference import ids
 from tests.support.scripted_model import Delayed
@@ -26,11 +26,11 @@ LARGE = 16 * 2**20
 BODY: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-def _bearer(opened: Pass) -> dict[str, str]:
+def _bearer(opened: ApiKey) -> dict[str, str]:
     return {"Authorization": f"Bearer {opened.key}"}
 
 
-async def raw(end: socket.socket, opened: Pass | None = None, head: bytes = b"") -> tuple[int, bytes]:
+async def raw(end: socket.socket, opened: ApiKey | None = None, head: bytes = b"") -> tuple[int, bytes]:
     """Status and body of a request written by hand: what is said on one connection, to its end."""
     key = b"Authorization: Bearer %s\r\n" % opened.key.encode() if opened else b""
     body = json.dumps(BODY).encode()
@@ -47,7 +47,7 @@ async def raw(end: socket.socket, opened: Pass | None = None, head: bytes = b"")
 
 async def test_a_door_answers_its_own_rollout_and_no_other() -> None:
     async with gateway(says("Yes.")) as at, at.visit() as one, at.visit() as other:
-        async with at.server.door(one.opened) as door:
+        async with at.server.listener(one.opened) as door:
             assert (await raw(await door.connect(), one.opened))[0] == 200
             assert (await raw(await door.connect(), other.opened))[0] == 401
         assert not other.rollout.calls
@@ -55,7 +55,7 @@ async def test_a_door_answers_its_own_rollout_and_no_other() -> None:
 
 async def test_a_door_is_closed_with_its_rollout() -> None:
     async with gateway(says("Yes.")) as at, at.visit() as agent:
-        async with at.server.door(agent.opened) as door:
+        async with at.server.listener(agent.opened) as door:
             pass
         with pytest.raises(ConnectionRefusedError):
             await door.connect()
@@ -63,15 +63,15 @@ async def test_a_door_is_closed_with_its_rollout() -> None:
 
 async def test_a_door_needs_no_port() -> None:
     async with gateway(says("Yes.")) as at, at.visit() as agent:
-        portless = GatewayServer(passes=at.server.passes)
-        async with portless.door(agent.opened) as door:
+        portless = GatewayServer(keys=at.server.keys)
+        async with portless.listener(agent.opened) as door:
             assert (await raw(await door.connect(), agent.opened))[0] == 200
         assert portless.url == ""
 
 
 async def test_closing_a_door_drops_connections_that_never_finished_a_request() -> None:
     async with gateway(says("Yes.")) as at, at.visit() as agent:
-        async with at.server.door(agent.opened) as door:
+        async with at.server.listener(agent.opened) as door:
             reader, writer = await asyncio.open_connection(sock=await door.connect())
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
             await asyncio.sleep(0.1)
@@ -81,7 +81,7 @@ async def test_closing_a_door_drops_connections_that_never_finished_a_request() 
 
 
 async def test_a_long_head_is_read() -> None:
-    async with gateway(says("Yes.")) as at, at.visit() as agent, at.server.door(agent.opened) as door:
+    async with gateway(says("Yes.")) as at, at.visit() as agent, at.server.listener(agent.opened) as door:
         assert (await raw(await door.connect(), agent.opened, b"X: %s\r\n" % (b"x" * 32_000)))[0] == 200
 
 
@@ -95,7 +95,7 @@ async def test_a_long_head_is_read() -> None:
 )
 async def test_what_has_no_end_is_cut_off_before_it_fills_our_memory(begun: bytes) -> None:
     piece, sent = b"x" * 2**16, 0
-    async with gateway(says("Yes.")) as at, at.visit() as agent, at.server.door(agent.opened) as door:
+    async with gateway(says("Yes.")) as at, at.visit() as agent, at.server.listener(agent.opened) as door:
         _, writer = await asyncio.open_connection(sock=await door.connect())
         writer.write(begun)
         with suppress(OSError):
@@ -143,16 +143,16 @@ async def test_a_refusal_reaches_a_caller_that_sends_a_large_body_before_it_read
 
 
 async def test_that_a_body_is_too_large_reaches_a_caller_that_is_still_sending_it() -> None:
-    async with gateway(says("Yes.")) as at, at.visit(bounds=Bounds(call_bytes=200_000)) as agent:
+    async with gateway(says("Yes.")) as at, at.visit(bounds=GatewayLimits(call_bytes=200_000)) as agent:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {agent.opened.key}"
         line, whole = await asyncio.to_thread(sends_all_first, at.server.url, head, LARGE)
         assert line.startswith("HTTP/1.1 413 ")
         assert whole
-        assert agent.rollout.spent.bytes == 0
+        assert agent.rollout.used.bytes == 0
 
 
 async def test_whoever_never_ends_a_refused_body_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_rl.gateway.sending.HEARING_OUT_SECONDS", 0.2)
+    monkeypatch.setattr("hermes_rl.gateway.asgi_responses.DRAIN_SECONDS", 0.2)
     async with gateway(says("Yes.")) as at:
         host, port = at.server.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -185,17 +185,17 @@ async def test_a_thousand_and_twenty_four_calls_in_flight_all_succeed() -> None:
         GatewayServer() as server,
         aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
-        passes = [server.passes.open(GatewayRollout(policy)) for _ in range(rollouts)]
+        keys = [server.keys.open(GatewayRollout(policy)) for _ in range(rollouts)]
 
-        async def ask(opened: Pass) -> str:
+        async def ask(opened: ApiKey) -> str:
             body = {"model": "m", "messages": [{"role": "user", "content": opened.id}]}
             async with session.post(CHAT, json=body, headers=_bearer(opened)) as response:
                 return str((await response.json())["choices"][0]["message"]["content"])
 
-        everyone = passes * calls
+        everyone = keys * calls
         said = await asyncio.gather(*map(ask, everyone))
         assert said == [f"{opened.id}!" for opened in everyone]
-        assert [len(opened.rollout.answered) for opened in passes] == [calls] * rollouts
+        assert [len(opened.rollout.answered) for opened in keys] == [calls] * rollouts
 
 
 async def test_two_servers_in_one_process_know_nothing_of_each_other() -> None:

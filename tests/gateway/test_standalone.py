@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from hermes_rl.store.records import group_of
+from hermes_rl.store.records import group_from_record
 from tests.support.gateway import says
 from tests.support.inference import CHATML, ids
 from tests.support.token_servers import VLLMServer
@@ -75,7 +75,7 @@ async def test_a_rollout_is_opened_played_and_closed_with_its_tokens(tmp_path: P
         assert await chat(rollout, "Add 2 and 2.") == "Four."
         status, record = await closed(session, rollout["id"], score=1.0)
         assert status == 200
-        group = group_of(record)
+        group = group_from_record(record)
         [played] = group.rollouts
         [sequence] = played.sequences
         assert (group.item_id, group.item, played.score, played.seed) == ("sum-1", {"a": 2}, 1.0, 7)

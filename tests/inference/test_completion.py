@@ -2,15 +2,15 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import EndpointError
+from hermes_rl.core.errors import EndpointError
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage
-from hermes_rl.trajectory import Usage
 
 ENDPOINT = "http://model/v1"
 
 
 def read(body: Any) -> ChatCompletion:
-    return ChatCompletion.of(body, ENDPOINT)
+    return ChatCompletion.parse(body, ENDPOINT)
 
 
 def said(**message: Any) -> ChatMessage:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.inference.config import APIServerConfig
 
 SECRET = "sk-very-secret"

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hermes_rl.errors import EndpointError
+from hermes_rl.core.errors import EndpointError
+from hermes_rl.core.messages import Message
+from hermes_rl.inference.concurrency_limiter import LimiterConfig
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.inference.pressure import Law
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
-from hermes_rl.messages import Message
 from tests.support.scripted_model import (
     Delayed,
     Hang,
@@ -30,13 +30,13 @@ QUICK = RetryPolicy(first_wait=0.01, longest_wait=0.02, rest=0.05)
 
 @asynccontextmanager
 async def following(
-    *models: ScriptedModel, law: Law | None = None, timeout: float = 20.0, max_retries: int = 0
+    *models: ScriptedModel, limiter_config: LimiterConfig | None = None, timeout: float = 20.0, max_retries: int = 0
 ) -> AsyncIterator[ServerManager]:
     configs = [
         APIServerConfig(base_url=model.base_url, model_name="scripted", timeout=timeout, max_retries=max_retries)
         for model in models
     ]
-    async with ServerManager(configs, retries=QUICK, law=law or Law()) as server:
+    async with ServerManager(configs, retries=QUICK, limiter_config=limiter_config or LimiterConfig()) as server:
         yield server
 
 
@@ -84,7 +84,7 @@ async def test_other_faults_are_tried_as_often_as_configured() -> None:
 async def test_no_more_requests_are_open_than_the_limit() -> None:
     async with (
         ScriptedModel(delayed(0.02, always(Text("yes")))) as model,
-        following(model, law=Law(first=3)) as server,
+        following(model, limiter_config=LimiterConfig(initial=3)) as server,
     ):
         await asyncio.gather(*(server.chat_completion(ASK) for _ in range(12)))
     assert model.peak <= 3
@@ -173,7 +173,10 @@ async def test_an_engine_that_hangs_is_lost_when_the_time_of_its_requests_is_up(
 
 
 async def test_one_whose_time_was_up_while_it_waited_here_says_nothing_of_the_engine() -> None:
-    async with ScriptedModel(always(Hang())) as model, following(model, law=Law(first=1), timeout=0.3) as server:
+    async with (
+        ScriptedModel(always(Hang())) as model,
+        following(model, limiter_config=LimiterConfig(initial=1), timeout=0.3) as server,
+    ):
         await asyncio.gather(*(server.chat_completion(ASK) for _ in range(3)), return_exceptions=True)
         assert server.endpoints.figures()["losses"] == 1
     assert model.requests <= 3

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
+from hermes_rl.core.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
-from hermes_rl.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.chat_format import FormatSettings
 from tests.support.chat_models import chat_model
 from tests.support.scripted_model import Status
 from tests.support.token_servers import Altered, Asked, SGLangServer, Tokens, TokenServer, VLLMServer, logprob_of
@@ -198,9 +198,9 @@ async def test_a_rollout_leaves_an_endpoint_that_has_much_more_to_do_than_anothe
 async def test_a_rollout_that_is_too_old_for_the_trainer_asks_no_more() -> None:
     async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
         await conversation(server, ["one"])
-        server._server.oldest_useful = 3
+        server._server.oldest_trainable = 3
         await conversation(server, ["one", "two"])
-        server._server.oldest_useful = 4
+        server._server.oldest_trainable = 4
         with pytest.raises(DeadlineError) as raised:
             await conversation(server, ["one", "two", "three"])
         assert (str(raised.value.failure), engine.requests) == ("framework/stale", 3)
@@ -208,7 +208,7 @@ async def test_a_rollout_that_is_too_old_for_the_trainer_asks_no_more() -> None:
 
 async def test_a_rollout_that_has_sampled_nothing_yet_is_never_too_old() -> None:
     async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
-        server._server.oldest_useful = 9
+        server._server.oldest_trainable = 9
         await conversation(server, ["one"])
     assert engine.requests == 1
 
@@ -217,7 +217,7 @@ async def test_an_evaluation_is_never_too_old() -> None:
     """Nobody trains on it, and it may last for many steps of the trainer."""
     async with VLLMServer(says("Four."), weights="3") as engine, managed(engine) as server:
         for useful in (3, 9):
-            server._server.oldest_useful = useful
+            server._server.oldest_trainable = useful
             await server.chat_completion([USER], split="eval", max_tokens=50)
     assert engine.requests == 2
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from hermes_rl.core.messages import Message
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.managed_server import ManagedServer, SequenceNode
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.messages import Message
 from tests.support.chat_models import ChatModel, chat_model
 from tests.support.text_prefix_server import TextPrefixServer
 from tests.support.token_servers import Asked, Tokens, VLLMServer

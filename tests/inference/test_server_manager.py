@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hermes_rl.errors import ConfigError, EndpointError
+from hermes_rl.core.errors import ConfigError, EndpointError
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
-from hermes_rl.messages import Message
-from hermes_rl.trajectory import Usage
 from tests.support.ports import free_port
 from tests.support.scripted_model import (
     Calls,

@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from hermes_rl.inference.pressure import Law, Pressure
+from hermes_rl.inference.concurrency_limiter import AIMDLimiter, LimiterConfig
 
 
 class Engine:
@@ -26,7 +26,7 @@ class Engine:
 class Played:
     """What came of it after a first quarter of the time, in which the limits are still looking for their place."""
 
-    def __init__(self, engine: Engine, pressures: Sequence[Pressure], seconds: float) -> None:
+    def __init__(self, engine: Engine, pressures: Sequence[AIMDLimiter], seconds: float) -> None:
         self.engine, self.pressures = engine, pressures
         self.answers = [0] * len(pressures)
         self.refused = 0
@@ -76,14 +76,14 @@ class Played:
 
 @pytest.mark.parametrize("width", [2, 4, 16, 64, 200])
 def test_an_engine_that_refuses_is_kept_full_and_refuses_little(width: int) -> None:
-    played = Played(Engine(width, refuses=True), [Pressure(Law())], 500)
+    played = Played(Engine(width, refuses=True), [AIMDLimiter(LimiterConfig())], 500)
     assert sum(played.answers) >= 0.9 * width * played.seconds
     assert played.refused <= 0.04 * sum(played.answers)
 
 
 @pytest.mark.parametrize("width", [2, 4, 16, 64, 200])
 def test_an_engine_that_queues_is_kept_full_and_its_queue_short(width: int) -> None:
-    played = Played(Engine(width, refuses=False), [Pressure(Law())], 500)
+    played = Played(Engine(width, refuses=False), [AIMDLimiter(LimiterConfig())], 500)
     assert sum(played.answers) >= 0.9 * width * played.seconds
     assert played.waited <= max(2 * width, 4)
 
@@ -92,7 +92,7 @@ def test_an_engine_that_queues_is_kept_full_and_its_queue_short(width: int) -> N
 def test_environments_that_share_an_engine_get_even_parts_of_it(refuses: bool) -> None:
     times = []
     for seed in range(1, 4):
-        pressures = [Pressure(Law(first=first)) for first in (4, 64)]
+        pressures = [AIMDLimiter(LimiterConfig(initial=first)) for first in (4, 64)]
         played = Played(Engine(64, refuses=refuses, seed=seed), pressures, 2000)
         small, large = sorted(played.answers)
         times.append(large / small)
@@ -103,14 +103,14 @@ def test_environments_that_share_an_engine_get_even_parts_of_it(refuses: bool) -
 def test_environments_share_an_engine_by_their_weights() -> None:
     times = []
     for seed in range(1, 4):
-        pressures = [Pressure(Law(weight=weight)) for weight in (1.0, 3.0)]
+        pressures = [AIMDLimiter(LimiterConfig(weight=weight)) for weight in (1.0, 3.0)]
         light, heavy = Played(Engine(64, refuses=True, seed=seed), pressures, 2000).answers
         times.append(heavy / light)
     assert 1.5 <= median(times) <= 5
 
 
 def test_an_engine_that_becomes_smaller_is_followed() -> None:
-    engine, pressure = Engine(64, refuses=True), Pressure(Law())
+    engine, pressure = Engine(64, refuses=True), AIMDLimiter(LimiterConfig())
     Played(engine, [pressure], 200)
     engine.width, engine.running, pressure.in_flight = 8, 0, 0
     played = Played(engine, [pressure], 200)

@@ -7,18 +7,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from hermes_rl.errors import ContextFullError, EndpointError
+from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.token_engines import (
-    ABSENT,
+    MISSING_ROUTE,
     Route,
     SamplingRequest,
     TokenEngine,
     engine_for,
 )
 from hermes_rl.inference.token_engines.engine import version_number
-from hermes_rl.tokens.exchange import Answer, Finish
+from hermes_rl.inference.tokens.completion import Answer, Finish
 from tests.support.scripted_model import Garbage, Reset
 from tests.support.token_servers import (
     Altered,
@@ -54,7 +54,7 @@ Make = Callable[..., TokenServer]
 
 
 def request(**parameters: Any) -> SamplingRequest:
-    return SamplingRequest.of(parameters, (STOP,))
+    return SamplingRequest.from_parameters(parameters, (STOP,))
 
 
 async def ask(
@@ -247,14 +247,14 @@ async def test_a_route_the_server_was_not_started_for_is_absent() -> None:
         with pytest.raises(EndpointError) as caught:
             await ask(server, GENERATE)
         assert (await ask(server, COMPLETIONS)).completions[0].tokens == SAID.ids
-    assert caught.value.cause in ABSENT
+    assert caught.value.cause in MISSING_ROUTE
 
 
 async def test_the_route_of_another_engine_is_absent() -> None:
     async with VLLMServer(always(SAID)) as server:
         with pytest.raises(EndpointError) as caught:
             await ask(server, SGLANG_GENERATE)
-    assert caught.value.cause in ABSENT
+    assert caught.value.cause in MISSING_ROUTE
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ async def test_a_completion_broken_off_can_be_asked_for_again(make: Make, route:
 @each_route
 async def test_another_number_of_completions_is_told(make: Make, route: Route) -> None:
     async with make(always((SAID, SAID))) as server:
-        with pytest.raises(EndpointError, match="2 completions where 3 were asked for"):
+        with pytest.raises(EndpointError, match="2 completions instead of 3"):
             await ask(server, route, sampling=request(n=3))
 
 

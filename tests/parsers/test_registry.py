@@ -1,11 +1,13 @@
 import pytest
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.parsers import ALIASES, get_parser, list_parsers
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.extensions import PARSERS
+from hermes_rl.parsers import get_parser, list_parsers
 
 
 def test_every_listed_parser_can_be_had_by_its_name() -> None:
-    assert [get_parser(name).name for name in list_parsers()] == [ALIASES.get(name, name) for name in list_parsers()]
+    for name in list_parsers():
+        assert get_parser(name).name == PARSERS.aliases.get(name, name)
 
 
 def test_an_alias_gives_the_parser_it_stands_for() -> None:
@@ -18,5 +20,5 @@ def test_the_formats_of_the_seed_are_there() -> None:
 
 
 def test_an_unknown_parser_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'hermez'; known: .*hermes, kimi_k2"):
+    with pytest.raises(ConfigError, match=r"'hermez': choose one of .*hermes, kimi_k2"):
         get_parser("hermez")

@@ -21,18 +21,18 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from hermes_rl.errors import SandboxError
+from hermes_rl.core.errors import SandboxError
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.sandbox.backends import make_backend
-from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.sandbox.backends.registry import make_backend
+from hermes_rl.sandbox.guest_agent.client import PATH
+from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Backend, Sandbox
 from hermes_rl.sandbox.spec import Limits, SandboxSpec
-from hermes_rl.sandbox.warden import PATH
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import all_tools
+from hermes_rl.tools.registry import all_tools
 from tests.redteam import keyring
 from tests.redteam.attacks import BY_NAME, Attack
 from tests.redteam.judges import HONEST, PRELUDE, by_import, every_recipe
@@ -323,8 +323,9 @@ async def _serve() -> None:
     plan = Plan(**json.loads(sys.stdin.readline()))
     # For what it imports: only root may be able to read that.
     make_backend(plan.backend, plan.settings, None)
+    all_tools()
     _become(plan)
-    backend = make_backend(plan.backend, plan.settings, Ledger())
+    backend = make_backend(plan.backend, plan.settings, SandboxLedger())
     owner = Owner(plan, backend)
     await owner.start()
     _say({})

@@ -8,11 +8,11 @@ import pytest
 from hermes_rl.rewards import tool_context
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import ExecResult, Sandbox
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import all_tools
+from hermes_rl.tools.registry import all_tools
 
 
 async def downloaded(place: Path, prepare: str, listing: bytes | None = None) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_rl.sandbox import cgroups
-from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox.process_tree import all_pids
 from hermes_rl.sandbox.spec import Limits
 from tests.redteam.judges import PRELUDE, Judge
 from tests.redteam.world import Traces, World
@@ -459,7 +459,7 @@ def _judged(world: World, judge: Judge, command: str) -> float | None:
 
 
 def _kill_marked(world: World) -> None:
-    for pid in everyone():
+    for pid in all_pids():
         with contextlib.suppress(OSError):
             if f"MARKED={world.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 os.kill(pid, signal.SIGKILL)
@@ -468,12 +468,12 @@ def _kill_marked(world: World) -> None:
 @contextlib.contextmanager
 def _control_group(limits: Limits) -> Iterator[list[Path]]:
     """A group of our own that bounds what runs in it, and is emptied by force."""
-    groups = cgroups.available().make(f"hermes-rl-redteam-{secrets.token_hex(4)}", limits)
+    groups = cgroups.available().create(f"hermes-rl-redteam-{secrets.token_hex(4)}", limits)
     try:
         yield groups
     finally:
         deadline = time.monotonic() + 20
-        while (left := cgroups.members(groups)) and time.monotonic() < deadline:
+        while (left := cgroups.member_pids(groups)) and time.monotonic() < deadline:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

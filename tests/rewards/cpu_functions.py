@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from hermes_rl.errors import JudgeError
+from hermes_rl.core.errors import JudgeError
+from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards.cpu_process import cpu_reward
-from hermes_rl.trajectory import Reward
 
 served = itertools.count(1)
 

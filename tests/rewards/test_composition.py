@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import VerifierError
+from hermes_rl.core.errors import VerifierError
+from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards.composition import weighted
-from hermes_rl.trajectory import Reward
 
 SEED_WEIGHTS = {"correctness": 0.6, "tool_use": 0.2, "efficiency": 0.2}
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.loader import load_environment
-from hermes_rl.errors import ConfigError, JudgeError, VerifierError
+from hermes_rl.core.errors import ConfigError, JudgeError, VerifierError
+from hermes_rl.core.trajectory import Reward
+from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.rewards.cpu_process import CpuWorkers, cpu_reward
 from hermes_rl.rewards.sync_bridge import bridged, wait
-from hermes_rl.trajectory import Reward
 from tests.rewards.cpu_functions import (
     Grouped,
     add,
@@ -129,7 +129,7 @@ async def test_at_its_deadline_it_is_killed_and_the_next_call_works() -> None:
 @pytest.mark.usefixtures("workers")
 async def test_all_that_it_started_dies_with_it() -> None:
     mine = nap()
-    with pytest.raises(VerifierError, match="killed with all it started"):
+    with pytest.raises(VerifierError, match="killed with its child processes"):
         await leave_many_behind(mine)
     assert living(mine) == []
 
@@ -188,7 +188,7 @@ async def test_an_idle_process_that_died_is_replaced() -> None:
 @pytest.mark.usefixtures("workers")
 async def test_only_plain_data_is_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await return_a("fraction") == 0.25
-    for what, said in (("odd", r"cpu_functions\.Odd"), ("lambda", "cannot be sent back"), ("malicious", "system")):
+    for what, said in (("odd", r"cpu_functions\.Odd"), ("lambda", "cannot be pickled"), ("malicious", "system")):
         with pytest.raises(VerifierError, match=said) as failure:
             await return_a(what)
         assert failure.value.cause == "result"
@@ -213,7 +213,7 @@ def test_what_another_process_could_not_find_is_refused_when_it_is_written() -> 
     for function, said in ((inner, "inside a function"), (later, "is async"), (score, "takes self")):
         with pytest.raises(ConfigError, match=said):
             cpu_reward(timeout=1)(function)
-    with pytest.raises(ConfigError, match="over 0 seconds"):
+    with pytest.raises(ConfigError, match="greater than 0 seconds"):
         cpu_reward(timeout=0)(add.function)
 
 

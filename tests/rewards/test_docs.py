@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_rl import APIServerConfig
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loading.loader import load_environment
 from tests.support.environments import opened
 from tests.support.scripted_model import ScriptedModel, Text, always
 

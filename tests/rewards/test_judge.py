@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError, JudgeError, Whose
-from hermes_rl.home import rl_home
+from hermes_rl.core.errors import ConfigError, FailureSource, JudgeError
+from hermes_rl.core.paths import rl_home
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import RetryPolicy
 from hermes_rl.rewards.judge import Judge, Judgement, JudgementCache
@@ -210,7 +210,7 @@ async def test_closing_ends_those_who_wait_with_a_failure(judging: Judging) -> N
         while not model.open:
             await asyncio.sleep(0.01)
         await judge.close()
-        with pytest.raises(JudgeError, match="closed while"):
+        with pytest.raises(JudgeError, match="closed during"):
             await asking
 
 
@@ -278,7 +278,7 @@ async def test_a_failure_has_no_score_and_is_not_kept(
     async with judging(in_order(reply, then=verdict(1))) as (judge, model):
         with pytest.raises(JudgeError, match=re.escape(said)) as failure:
             await judge.assess(QUESTION, ANSWER)
-        assert (failure.value.cause, failure.value.whose) == (cause, Whose.JUDGE)
+        assert (failure.value.cause, failure.value.whose) == (cause, FailureSource.JUDGE)
         assert not list(tmp_path.rglob("*.json"))
         assert (await judge.assess(QUESTION, ANSWER)).score == 1.0
         assert model.requests == 2

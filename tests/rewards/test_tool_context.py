@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import SandboxError
+from hermes_rl.core.errors import SandboxError
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import all_tools
+from hermes_rl.tools.registry import all_tools
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import SandboxError, VerifierError
+from hermes_rl.core.errors import SandboxError, VerifierError
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.verification import Verdict, verify
-from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.toolsets import all_tools
 from tests.sandbox.living import living, nap
 
 CHECKER = """

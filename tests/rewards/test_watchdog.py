@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.rewards.sync_bridge import bridged
-from hermes_rl.rewards.watchdog import Hold, Watchdog, _Stretch, _Suspect, _Usage, is_authors, watching
+from hermes_rl.rewards.watchdog import Hold, Watchdog, _Interval, _Suspect, _Usage, is_author_code, watch_loop
 from tests.support.environments import opened
 from tests.support.scripted_model import ScriptedModel, Text, always
 
@@ -30,7 +30,7 @@ def watched(
     said: list[Hold] = []
 
     async def main() -> Watchdog:
-        with watching(asyncio.get_running_loop(), report=said.append) as watchdog:
+        with watch_loop(asyncio.get_running_loop(), report=said.append) as watchdog:
             for work in works:
                 await asyncio.sleep(0.06)
                 await asyncio.create_task(work())
@@ -70,7 +70,7 @@ def test_a_reward_that_blocks_is_named_with_its_line_and_what_it_called(
     said = re.sub(r"0\.\d\d s", "0.35 s", str(hold))
     assert said.startswith(f"compute_reward in {HERE}:{line} held the event loop for 0.35 s in time.sleep")
     assert "@cpu_reward" in said
-    assert list(watchdog.places) == [(__file__, "compute_reward")]
+    assert list(watchdog.holds) == [(__file__, "compute_reward")]
 
 
 def test_a_place_is_said_once_and_counted_each_time() -> None:
@@ -79,7 +79,7 @@ def test_a_place_is_said_once_and_counted_each_time() -> None:
         ("compute_reward", "time.sleep"),
         ("another_reward", "subprocess.run"),
     ]
-    held = watchdog.places[__file__, "compute_reward"]
+    held = watchdog.holds[__file__, "compute_reward"]
     assert held.count == 2
     assert held.longest.seconds <= held.seconds
     figures = watchdog.metrics()
@@ -123,8 +123,8 @@ def test_many_short_callbacks_are_nobodys(new_loop: Callable[[], asyncio.Abstrac
         await asyncio.gather(*(short() for _ in range(20)))
 
     watchdog, said = watched(new_loop, a_crowd)
-    assert (said, watchdog.places) == ([], {})
-    assert watchdog.nobody >= 1
+    assert (said, watchdog.holds) == ([], {})
+    assert watchdog.unattributed >= 1
     assert watchdog.metrics()["loop/longest_late_for_nobody"] > 0.2
 
 
@@ -135,7 +135,7 @@ def test_a_late_loop_without_an_authors_frame_is_nobodys(new_loop: Callable[[], 
 
     watchdog, said = watched(new_loop, no_one)
     assert said == []
-    assert watchdog.nobody >= 1
+    assert watchdog.unattributed >= 1
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
@@ -144,11 +144,11 @@ def test_work_that_lets_the_loop_run_is_not_reported(new_loop: Callable[[], asyn
         await asyncio.gather(asyncio.to_thread(time.sleep, 0.3), asyncio.sleep(0.3), short())
 
     watchdog, said = watched(new_loop, good)
-    assert (said, watchdog.places) == ([], {})
+    assert (said, watchdog.holds) == ([], {})
 
 
 @pytest.mark.parametrize(
-    ("computing", "queued", "kept_away", "held"),
+    ("computing", "queued", "sampler_blocked", "held"),
     [
         (0.02, 0.28, False, 0.02),  # it waited for a processor: the machine was busy
         (0.30, 0.00, False, 0.30),  # it computed
@@ -158,10 +158,10 @@ def test_work_that_lets_the_loop_run_is_not_reported(new_loop: Callable[[], asyn
     ],
 )
 def test_time_that_the_machine_took_is_not_held_against_anybody(
-    computing: float, queued: float, kept_away: bool, held: float
+    computing: float, queued: float, sampler_blocked: bool, held: float
 ) -> None:
     before, after = _Usage(1.0, 2.0, known=True), _Usage(1.0 + computing, 2.0 + queued, known=True)
-    assert _Stretch(0.3, before, after, kept_away).held == pytest.approx(held)
+    assert _Interval(0.3, before, after, sampler_blocked).held == pytest.approx(held)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_a_callee_is_named_when_it_took_most_of_the_time(callees: list[tuple[str
     frame = sys._getframe()
     suspect = _Suspect()
     for callee, seconds in callees:
-        suspect.see(frame, callee, seconds)
+        suspect.add_sample(frame, callee, seconds)
     assert suspect.hold is not None
     assert (suspect.hold.callee, suspect.hold.file) == (named, __file__)
 
 
 def test_a_loop_that_is_stuck_is_told_of_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_rl.rewards.watchdog.STUCK", 0.3)
+    monkeypatch.setattr("hermes_rl.rewards.watchdog.STUCK_SECONDS", 0.3)
     told = threading.Event()
     said: list[Hold] = []
 
@@ -194,21 +194,21 @@ def test_a_loop_that_is_stuck_is_told_of_while_it_is(monkeypatch: pytest.MonkeyP
         assert told.wait(20), "nobody was told"
 
     async def main() -> None:
-        with watching(asyncio.get_running_loop(), report=report):
+        with watch_loop(asyncio.get_running_loop(), report=report):
             await asyncio.sleep(0.05)
             await forever()
 
     asyncio.run(main())
     assert [(hold.ended, hold.callee) for hold in said] == [(False, "told.wait")]
-    assert "holds the event loop, until now" in str(said[0])
+    assert "has been holding the event loop" in str(said[0])
 
 
 def test_whose_file_it_is() -> None:
-    assert is_authors(__file__)
-    assert not is_authors(subprocess.run.__code__.co_filename)
-    assert not is_authors(watching.__wrapped__.__code__.co_filename)  # type: ignore[attr-defined]
-    assert not is_authors(pytest.__file__)
-    assert not is_authors("<string>")
+    assert is_author_code(__file__)
+    assert not is_author_code(subprocess.run.__code__.co_filename)
+    assert not is_author_code(watch_loop.__wrapped__.__code__.co_filename)  # type: ignore[attr-defined]
+    assert not is_author_code(pytest.__file__)
+    assert not is_author_code("<string>")
 
 
 def test_nothing_is_left_of_it() -> None:
@@ -247,7 +247,7 @@ async def test_a_reward_of_an_environment_file_is_named_in_a_real_rollout(tmp_pa
     said: list[Hold] = []
     environment = load_environment(str(file))
     async with ScriptedModel(always(Text("hi"))) as model, opened(environment, model, group_size=1) as env:
-        with watching(asyncio.get_running_loop(), report=said.append):
+        with watch_loop(asyncio.get_running_loop(), report=said.append):
             group = await env.collect_group(1)
             await asyncio.sleep(0.06)
     assert group.scores == [1.0]

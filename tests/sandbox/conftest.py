@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.protocol import Backend, Sandbox
 from tests.support.sandbox_parts import DockerDaemon, Parts, PodmanService, SshServer, find_parts
 

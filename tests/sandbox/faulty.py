@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core.errors import ConfigError, SandboxError
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.protocol import Command, ExecResult, Sandbox
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 
@@ -48,8 +48,8 @@ class ThroughBackend:
     async def probe(self) -> None:
         await self.inner.probe()
 
-    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
-        await self.inner.prepare(spec, say)
+    async def prepare(self, spec: SandboxSpec, report: Callable[[str], object]) -> None:
+        await self.inner.prepare(spec, report)
 
     async def start(self, spec: SandboxSpec | None = None) -> Sandbox:
         return self._sandbox(await self.inner.start(self.passed_on(spec or SandboxSpec())))

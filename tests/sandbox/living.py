@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox.process_tree import all_pids
 from hermes_rl.sandbox.protocol import Sandbox
 
 
@@ -31,4 +31,4 @@ def arguments(pid: int) -> bytes:
 def living(command: str) -> list[int]:
     """The processes whose arguments are exactly these words."""
     wanted = b"".join(word.encode() + b"\0" for word in command.split())
-    return [pid for pid in everyone() if arguments(pid) == wanted]
+    return [pid for pid in all_pids() if arguments(pid) == wanted]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import hermes_rl
-from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.backends import make_backend
-from hermes_rl.sandbox.cloud import CloudBackend
-from hermes_rl.sandbox.ledger import Ledger
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.sandbox.backends.cloud import CloudBackend
+from hermes_rl.sandbox.backends.registry import make_backend
+from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.reaper import reap
 from hermes_rl.sandbox.spec import ROOT, SandboxSpec
 from tests.sandbox.living import begun
@@ -24,7 +24,7 @@ SOURCE = Path(next(iter(hermes_rl.__path__))).parent
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox.backends import make_backend
+    from hermes_rl.sandbox.backends.registry import make_backend
 
     async def main(name, lease):
         backend = make_backend(name, {"lease": float(lease)})
@@ -60,7 +60,7 @@ async def make(name: str, cloud: Any, ledgers: Path) -> AsyncIterator[Callable[.
     made: list[CloudBackend] = []
 
     def make_one(**settings: Any) -> CloudBackend:
-        backend = make_backend(name, settings, Ledger(ledgers))
+        backend = make_backend(name, settings, SandboxLedger(ledgers))
         assert isinstance(backend, CloudBackend)
         made.append(backend)
         return backend

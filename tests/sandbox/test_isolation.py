@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Sandbox
 from tests.sandbox.living import living, nap
@@ -34,7 +34,7 @@ async def test_no_process_in_the_sandbox_shows_our_environment(bubblewrap: Bubbl
         seen, *_ = await asyncio.gather(watching, *(jail.exec("true", timeout=20) for _ in range(20)))
         assert b"HOME=" in seen.stdout
         assert SECRET.encode() not in seen.stdout
-        for pid in (jail._piped.pid, *children(jail._piped.pid)):
+        for pid in (jail._transport.pid, *children(jail._transport.pid)):
             assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 

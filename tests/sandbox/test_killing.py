@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Backend, Sandbox
 from tests.sandbox.living import living, nap
@@ -127,12 +127,12 @@ async def test_a_cancelled_close_still_closes(backend: Backend) -> None:
 async def test_a_sandbox_that_does_not_answer_is_noticed_before_its_command_ends(
     bubblewrap: BubblewrapBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_EVERY", 0.1)
-    monkeypatch.setattr("hermes_rl.sandbox.warden._WATCH_TIME", 0.5)
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client._WATCH_EVERY", 0.1)
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client._WATCH_TIME", 0.5)
     async with await bubblewrap.start() as jail:
         running = asyncio.ensure_future(jail.exec("sleep 600", timeout=600))
         await asyncio.sleep(0.2)
-        os.kill(children(jail._piped.pid)[0], signal.SIGSTOP)
+        os.kill(children(jail._transport.pid)[0], signal.SIGSTOP)
         with pytest.raises(SandboxError) as hang:
             await running
         assert hang.value.cause == "hang"

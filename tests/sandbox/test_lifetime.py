@@ -12,13 +12,13 @@ import pytest
 import uvloop
 
 import hermes_rl
-from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox import namespaces
-from hermes_rl.sandbox.backends import open_backend
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core.errors import ConfigError, SandboxError
+from hermes_rl.sandbox.backends import bwrap_arguments
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
-from hermes_rl.sandbox.process_tree import children, everyone
+from hermes_rl.sandbox.process_tree import all_pids, children
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.protocol import Backend as BackendProtocol
 from tests.sandbox.living import arguments, living, nap
@@ -47,7 +47,7 @@ async def test_a_sandbox_whose_first_process_died_says_so(bubblewrap: Bubblewrap
     async with await bubblewrap.start() as jail:
         running = asyncio.ensure_future(jail.exec("sleep 600", timeout=60))
         await asyncio.sleep(0.1)
-        os.kill(children(jail._piped.pid)[0], signal.SIGKILL)
+        os.kill(children(jail._transport.pid)[0], signal.SIGKILL)
         with pytest.raises(SandboxError) as death:
             await running
         assert death.value.cause == "died"
@@ -60,7 +60,7 @@ async def test_the_sandbox_dies_when_bwrap_does(bubblewrap: BubblewrapBackend) -
     mine = nap()
     async with await bubblewrap.start() as jail:
         await jail.exec(f"setsid {mine} &", timeout=10)
-        os.kill(jail._piped.pid, signal.SIGKILL)
+        os.kill(jail._transport.pid, signal.SIGKILL)
         async with asyncio.timeout(30):
             while living(mine):
                 await asyncio.sleep(0.02)
@@ -68,7 +68,7 @@ async def test_the_sandbox_dies_when_bwrap_does(bubblewrap: BubblewrapBackend) -
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -106,7 +106,7 @@ def test_killing_the_owner_leaves_no_process() -> None:
 
 STARTER = """
     import asyncio
-    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -132,7 +132,7 @@ def test_killing_the_owner_while_it_starts_sandboxes_leaves_no_process() -> None
             owner.kill()
         directory = f"hermes-rl-{owner.pid}-"
         deadline = time.monotonic() + 5
-        while left := [pid for pid in everyone() if directory.encode() in arguments(pid)]:
+        while left := [pid for pid in all_pids() if directory.encode() in arguments(pid)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.01)
         for path in Path(tempfile.gettempdir()).glob(f"{directory}*"):
@@ -141,8 +141,8 @@ def test_killing_the_owner_while_it_starts_sandboxes_leaves_no_process() -> None
 
 async def test_a_forked_worker_does_not_keep_a_sandbox_alive(bubblewrap: BubblewrapBackend) -> None:
     async with await bubblewrap.start() as jail:
-        assert jail._piped._socket is not None
-        control = jail._piped._socket.fileno()
+        assert jail._transport._socket is not None
+        control = jail._transport._socket.fileno()
         worker = os.fork()
         if worker == 0:
             try:
@@ -156,7 +156,7 @@ async def test_a_forked_worker_does_not_keep_a_sandbox_alive(bubblewrap: Bubblew
 
 ORDINARY = """
     import asyncio
-    from hermes_rl.sandbox.backends import open_backend
+    from hermes_rl.sandbox.backends.registry import open_backend
 
     async def main():
         backend = await open_backend("auto")
@@ -248,7 +248,7 @@ def test_both_event_loops_do(name: str, loop: object) -> None:
 
 async def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     before = workspaces()
-    monkeypatch.setattr("hermes_rl.sandbox.namespaces.PROGRAM", "sleep 600")
+    monkeypatch.setattr("hermes_rl.sandbox.backends.bwrap_arguments.PROGRAM", "sleep 600")
     with pytest.raises(SandboxError) as late:
         await BubblewrapBackend(start_timeout=0.3).start()
     assert late.value.cause == "start_timeout"
@@ -266,26 +266,26 @@ async def test_a_cancelled_start_leaves_nothing(bubblewrap: BubblewrapBackend) -
         else:
             await (await starting).close()
     assert workspaces() == before
-    assert [pid for pid in everyone() if f"hermes-rl-{os.getpid()}-".encode() in arguments(pid)] == []
+    assert [pid for pid in all_pids() if f"hermes-rl-{os.getpid()}-".encode() in arguments(pid)] == []
 
 
 async def test_without_bwrap_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hermes_rl.sandbox.warden.PATH", str(tmp_path))
+    monkeypatch.setattr("hermes_rl.sandbox.guest_agent.client.PATH", str(tmp_path))
     with pytest.raises(SandboxError, match="apt-get install bubblewrap") as missing:
         await open_backend("auto")
     assert missing.value.cause == "start"
 
 
 async def test_without_user_namespaces_the_message_names_the_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    forbidding = namespaces.LAUNCH.replace("max_user_namespaces', '1'", "max_user_namespaces', '0'")
-    monkeypatch.setattr(namespaces, "LAUNCH", forbidding)
+    forbidding = bwrap_arguments.LAUNCH.replace("max_user_namespaces', '1'", "max_user_namespaces', '0'")
+    monkeypatch.setattr(bwrap_arguments, "LAUNCH", forbidding)
     with pytest.raises(SandboxError, match=r"sysctl user\.max_user_namespaces") as forbidden:
         await BubblewrapBackend().start()
     assert forbidden.value.cause == "start"
 
 
 async def test_an_unknown_backend_is_a_config_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'dokcer'.*auto, bubblewrap, docker"):
+    with pytest.raises(ConfigError, match=r"'dokcer'.*auto, bubblewrap, .*docker"):
         await open_backend("dokcer")
 
 

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.sandbox import cgroups
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend, BubblewrapSandbox
-from hermes_rl.sandbox.cgroups import ControlGroups, Mount, Place, bases, mounted, own_groups
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from hermes_rl.sandbox.cgroups import (
+    CgroupMount,
+    CgroupParent,
+    ControlGroups,
+    candidate_parents,
+    parse_mountinfo,
+    parse_own_groups,
+)
 from hermes_rl.sandbox.reaper import reap
-from hermes_rl.sandbox.spec import Capabilities, Limits, SandboxSpec, settled
+from hermes_rl.sandbox.spec import Capabilities, Limits, SandboxSpec, resolve_spec
 from tests.sandbox.ordinary import SOURCE, run_as_nobody
 
 ALL = {"memory_mb", "cpus", "processes"}
@@ -112,7 +119,7 @@ async def test_a_fork_bomb_is_bounded_and_the_sandbox_goes_on(jail: BubblewrapSa
     bomb = asyncio.ensure_future(jail.exec(BOMB, timeout=3))
     most = 0
     while not bomb.done():
-        most = max(most, len(cgroups.members(jail._groups)))
+        most = max(most, len(cgroups.member_pids(jail._groups)))
         await asyncio.sleep(0.02)
     assert (await bomb).timed_out
     if jail._groups:
@@ -183,12 +190,12 @@ async def test_every_process_of_a_sandbox_is_in_its_groups(jail: BubblewrapSandb
     await jail.exec("setsid sleep 600 & (sleep 600 &) ; sleep 600 &", timeout=PATIENCE)
     for group in jail._groups:
         # bwrap, the warden, a keeper, and these.
-        assert len(cgroups.members([group])) == 6
+        assert len(cgroups.member_pids([group])) == 6
 
 
 OWNER = """
     import asyncio
-    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 
     async def main():
         backend = BubblewrapBackend()
@@ -221,7 +228,7 @@ async def test_the_groups_of_a_killed_owner_are_reaped(tmp_path: Path) -> None:
 @root_only
 async def test_what_still_runs_in_a_group_is_killed_before_it_is_removed() -> None:
     available = cgroups.available()
-    groups = available.make("hermes-rl-test-removal", Limits(processes=50))
+    groups = available.create("hermes-rl-test-removal", Limits(processes=50))
     with subprocess.Popen(["sleep", "600"]) as process:
         for group in groups:
             (group / "cgroup.procs").write_text(str(process.pid))
@@ -236,19 +243,19 @@ async def test_what_still_runs_in_a_group_is_killed_before_it_is_removed() -> No
 def test_limits_that_cannot_be_held_are_named() -> None:
     can = Capabilities(isolates_files=True, isolates_processes=True, network_off=True, limits=frozenset({"disk_mb"}))
     spec = SandboxSpec(limits=Limits(memory_mb=64, cpus=1, disk_mb=64))
-    with pytest.raises(ConfigError, match=r"bubblewrap cannot hold.*a limit on memory_mb, a limit on cpus\. "):
-        settled(spec, "bubblewrap", can)
+    with pytest.raises(ConfigError, match=r"bubblewrap does not support.*a limit on memory_mb, a limit on cpus\. "):
+        resolve_spec(spec, "bubblewrap", can)
 
 
 def test_our_own_limits_are_left_out_where_they_cannot_be_held() -> None:
     can = Capabilities(isolates_files=True, isolates_processes=True, network_off=True, limits=frozenset({"disk_mb"}))
-    assert settled(SandboxSpec(), "bubblewrap", can).limits.named().keys() == {"disk_mb"}
+    assert resolve_spec(SandboxSpec(), "bubblewrap", can).limits.named().keys() == {"disk_mb"}
 
 
 ORDINARY = """
     import asyncio
-    from hermes_rl.errors import ConfigError
-    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.core.errors import ConfigError
+    from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
     from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
     async def main():
@@ -288,7 +295,7 @@ def test_an_ordinary_user_without_groups_has_bounded_processes_and_disk(place: P
 
 DELEGATED = """
     import asyncio
-    from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
+    from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
     from hermes_rl.sandbox.spec import Limits, SandboxSpec
 
     async def main():
@@ -306,7 +313,7 @@ DELEGATED = """
 @pytest.fixture
 def delegated() -> Iterator[Path]:
     """A part of version 2 that is nobody's, as systemd delegates one, with the group of a session in it."""
-    base = next(place for place in cgroups.available().places.values() if place.version == 2).directory.parent
+    base = next(place for place in cgroups.available().parents.values() if place.version == 2).directory.parent
     session = base / "delegated-for-a-test" / "session"
     session.mkdir(parents=True)
     for group in (session.parent, session):
@@ -338,16 +345,16 @@ HYBRID = """\
 
 
 def test_trees_are_found_wherever_they_are_mounted() -> None:
-    assert mounted(HYBRID) == [
-        Mount(Path("/sys/fs/cgroup/cpu,cpuacct"), "/", 1, frozenset({"cpu"})),
-        Mount(Path("/else where/memory"), "/docker/abc", 1, frozenset({"memory"})),
-        Mount(Path("/sys/fs/cgroup/systemd"), "/", 1),
-        Mount(Path("/sys/fs/cgroup/unified"), "/", 2),
+    assert parse_mountinfo(HYBRID) == [
+        CgroupMount(Path("/sys/fs/cgroup/cpu,cpuacct"), "/", 1, frozenset({"cpu"})),
+        CgroupMount(Path("/else where/memory"), "/docker/abc", 1, frozenset({"memory"})),
+        CgroupMount(Path("/sys/fs/cgroup/systemd"), "/", 1),
+        CgroupMount(Path("/sys/fs/cgroup/unified"), "/", 2),
     ]
 
 
 def test_own_groups_are_known_by_controller() -> None:
-    own = own_groups("4:memory:/docker/abc\n2:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/user.slice\n")
+    own = parse_own_groups("4:memory:/docker/abc\n2:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/user.slice\n")
     assert own == {"memory": "/docker/abc", "cpu": "/a:b", "cpuacct": "/a:b", "name=systemd": "/", "": "/user.slice"}
 
 
@@ -365,10 +372,10 @@ def test_own_groups_are_known_by_controller() -> None:
     ],
 )
 def test_a_group_is_found_below_what_is_mounted(root: str, group: str, seen: str) -> None:
-    assert Mount(Path("/mount"), root, 2).below(group) == Path("/mount", seen)
+    assert CgroupMount(Path("/mount"), root, 2).path_of(group) == Path("/mount", seen)
 
 
-def tree(directory: Path, **groups: tuple[str, str]) -> Mount:
+def tree(directory: Path, **groups: tuple[str, str]) -> CgroupMount:
     """Groups as version 2 shows them: the controllers and the processes of each, by name with _ for a slash."""
     for name, (controllers, processes) in groups.items():
         group = directory.joinpath(*(part for part in name.split("_") if part != "top"))
@@ -377,7 +384,7 @@ def tree(directory: Path, **groups: tuple[str, str]) -> Mount:
         (group / "cgroup.procs").write_text(processes)
         if name != "top":
             (group / "cgroup.type").write_text("domain\n")
-    return Mount(directory, "/", 2)
+    return CgroupMount(directory, "/", 2)
 
 
 EVERY = "cpuset cpu io memory pids"
@@ -385,29 +392,29 @@ EVERY = "cpuset cpu io memory pids"
 
 def test_groups_are_made_near_to_our_own_where_all_controllers_are(tmp_path: Path) -> None:
     mount = tree(tmp_path, top=(EVERY, "1\n"), user=("memory pids", ""), user_me=("memory pids", ""))
-    assert bases(mount, "/user/me/session") == [tmp_path, tmp_path / "user/me", tmp_path / "user"]
+    assert candidate_parents(mount, "/user/me/session") == [tmp_path, tmp_path / "user/me", tmp_path / "user"]
 
 
 def test_a_group_with_processes_of_its_own_hands_nothing_on(tmp_path: Path) -> None:
     mount = tree(tmp_path, top=(EVERY, ""), a=(EVERY, "12\n"), a_b=(EVERY, ""))
-    assert bases(mount, "/a/b/own") == [tmp_path / "a/b", tmp_path]
+    assert candidate_parents(mount, "/a/b/own") == [tmp_path / "a/b", tmp_path]
 
 
 def test_the_root_of_all_groups_may_have_processes(tmp_path: Path) -> None:
-    assert bases(tree(tmp_path, top=(EVERY, "1\n2\n")), "/") == [tmp_path]
+    assert candidate_parents(tree(tmp_path, top=(EVERY, "1\n2\n")), "/") == [tmp_path]
 
 
 def test_the_root_of_a_containers_groups_may_not(tmp_path: Path) -> None:
     mount = tree(tmp_path, top=(EVERY, "1\n2\n"))
     (tmp_path / "cgroup.type").write_text("domain\n")
-    assert bases(mount, "/") == []
+    assert candidate_parents(mount, "/") == []
 
 
 def test_only_what_was_delegated_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mount = tree(tmp_path, top=(EVERY, ""), user=(EVERY, ""), user_app=(EVERY, ""))
     # Root may write anywhere.
     monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path / "user/app")
-    assert bases(mount, "/user/app/own") == [tmp_path / "user/app"]
+    assert candidate_parents(mount, "/user/app/own") == [tmp_path / "user/app"]
 
 
 def test_where_no_tree_is_mounted_nothing_is_held(tmp_path: Path) -> None:
@@ -426,14 +433,14 @@ def test_where_no_group_can_be_made_nothing_is_held(tmp_path: Path) -> None:
 
 
 def test_all_limits_of_version_2_are_in_one_group() -> None:
-    both = ControlGroups(dict.fromkeys(ALL, Place(Path("/groups/hermes-rl"), 2)))
+    both = ControlGroups(dict.fromkeys(ALL, CgroupParent(Path("/groups/hermes-rl"), 2)))
     assert both.groups("one", Limits(memory_mb=1, cpus=1)) == [Path("/groups/hermes-rl/one")]
     assert both.groups("one", Limits(disk_mb=1)) == []
 
 
 def test_a_place_that_vanished_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").touch()
-    cgroups._make(tmp_path / "hermes-rl/one")
+    cgroups._make_group(tmp_path / "hermes-rl/one")
     assert (tmp_path / "hermes-rl/one").is_dir()
 
 
@@ -448,4 +455,4 @@ def test_a_place_that_vanished_is_made_again(tmp_path: Path) -> None:
     ],
 )
 def test_each_version_has_its_own_words(limit: str, value: float, version: int, settings: dict[str, str]) -> None:
-    assert cgroups._settings(limit, value, version) == settings
+    assert cgroups._limit_files(limit, value, version) == settings

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.local import LocalBackend, LocalSandbox
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.sandbox.backends.local import LocalBackend, LocalSandbox
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
@@ -25,8 +25,8 @@ class Counting:
     async def probe(self) -> None:
         await self._local.probe()
 
-    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
-        await self._local.prepare(spec, say)
+    async def prepare(self, spec: SandboxSpec, report: Callable[[str], object]) -> None:
+        await self._local.prepare(spec, report)
 
     async def reap(self, resources: Mapping[str, Any]) -> None:
         await self._local.reap(resources)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import hermes_rl
-from hermes_rl.errors import SandboxError
+from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox import cgroups
-from hermes_rl.sandbox.backends import make_backend
-from hermes_rl.sandbox.bubblewrap import BubblewrapBackend
-from hermes_rl.sandbox.ledger import Ledger, living_backends
-from hermes_rl.sandbox.local import LocalBackend
-from hermes_rl.sandbox.reaper import reap, reaping
+from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
+from hermes_rl.sandbox.backends.registry import make_backend
+from hermes_rl.sandbox.ledger import SandboxLedger, backends_in_use
+from hermes_rl.sandbox.reaper import reap, reap_periodically
 from hermes_rl.sandbox.spec import DEFAULT_LIMITS
 from tests.sandbox.living import living, nap
 
@@ -29,7 +29,7 @@ SOURCE = Path(next(iter(hermes_rl.__path__))).parent
 
 OWNER = """
     import asyncio, sys
-    from hermes_rl.sandbox.backends import make_backend
+    from hermes_rl.sandbox.backends.registry import make_backend
 
     async def main(name, count, nap):
         backend = make_backend(name)
@@ -115,19 +115,19 @@ def _wardens(owner: int) -> list[int]:
 
 
 async def test_a_closed_backend_leaves_no_ledger(tmp_path: Path) -> None:
-    for backend in (BubblewrapBackend(ledger=Ledger(tmp_path)), LocalBackend(ledger=Ledger(tmp_path))):
+    for backend in (BubblewrapBackend(ledger=SandboxLedger(tmp_path)), LocalBackend(ledger=SandboxLedger(tmp_path))):
         async with await backend.start(), await backend.start():
             assert len(list(tmp_path.iterdir())) == 1
         assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    ledger.begin("one", "local", {}, {"warden": "none-such", "directories": []})
+    ledger = SandboxLedger(tmp_path)
+    ledger.record("one", "local", {}, {"warden": "none-such", "directories": []})
     with ledger.path.open("ab") as file:
         file.write(b'{"name": "two", "back')
     text = ledger.path.read_bytes()
-    ledger.end("one")
+    ledger.remove("one")
     (tmp_path / "dead.jsonl").write_bytes(text)
     reaped = await reap(tmp_path)
     assert [one.name for one in reaped.removed] == ["one"]
@@ -157,7 +157,7 @@ async def test_a_dry_run_only_lists(tmp_path: Path) -> None:
 
 
 async def test_reaping_goes_on_in_the_background(tmp_path: Path) -> None:
-    async with reaping(tmp_path, every=0.02):
+    async with reap_periodically(tmp_path, every=0.02):
         await asyncio.sleep(0.05)
         late = tmp_path / "dead.jsonl"
         late.write_text(entry("a"))
@@ -186,8 +186,8 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system to fill")
 @pytest.mark.parametrize("name", ["bubblewrap", "local"])
 async def test_on_a_full_disk_no_sandbox_is_started_and_nothing_is_left(name: str, full_disk: Path) -> None:
-    ledger = Ledger(full_disk)
-    ledger.begin("first", name, {}, {})
+    ledger = SandboxLedger(full_disk)
+    ledger.record("first", name, {}, {})
     (full_disk / "rest").write_bytes(b"")
     with contextlib.suppress(OSError):
         (full_disk / "rest").write_bytes(bytes(8192))
@@ -201,9 +201,9 @@ async def test_on_a_full_disk_no_sandbox_is_started_and_nothing_is_left(name: st
 
 
 def test_the_backends_of_living_owners_are_told(tmp_path: Path) -> None:
-    living = Ledger(tmp_path)
-    living.begin("one", "docker", {}, {})
+    living = SandboxLedger(tmp_path)
+    living.record("one", "docker", {}, {})
     (tmp_path / "1-dead.jsonl").write_text(entry("two"))
-    assert living_backends(tmp_path) == {"docker"}
-    living.end("one")
-    assert living_backends(tmp_path) == set()
+    assert backends_in_use(tmp_path) == {"docker"}
+    living.remove("one")
+    assert backends_in_use(tmp_path) == set()

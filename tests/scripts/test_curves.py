@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from hermes_rl.training.batch import LeftOut
+from hermes_rl.training.batch import ExclusionReason
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "curves.py"
@@ -83,4 +83,4 @@ def test_every_name_that_is_drawn_or_counted_is_explained() -> None:
     page = (ROOT / "docs" / "curves.md").read_text()
     drawn = re.findall(r'Curve\("[^"]+", "([^"]+)"\)', SCRIPT.read_text())
     assert len(drawn) > 8
-    assert [name for name in (*drawn, *LeftOut) if f"`{name}`" not in page] == []
+    assert [name for name in (*drawn, *ExclusionReason) if f"`{name}`" not in page] == []

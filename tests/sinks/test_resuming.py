@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import open_sinks
-from hermes_rl.sinks.reading import read_metrics
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.sinks.metrics_file import read_metrics
+from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.selection import SinkConfig
 from tests.sinks.parts import Recorded, lines, offline_run, run, run_program, with_sinks
 
 
 async def log_steps(folder: Path, resumed_from: int, steps: range, **metrics: Any) -> None:
-    async with open_sinks(run(folder, resumed_from=resumed_from), Asked(use_wandb=False)) as sinks:
+    async with open_sinks(run(folder, resumed_from=resumed_from), SinkConfig(use_wandb=False)) as sinks:
         for step in steps:
             sinks.log({"loss": step / 10, **metrics}, step=step)
 
@@ -60,7 +60,7 @@ def test_a_torn_last_line_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["[]", "{}", "torn", '{"step": "one"}'])
 def test_a_line_that_holds_no_metrics_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "m").write_text(f'{{"step": 1}}\n{line}\n')
-    with pytest.raises(ConfigError, match="m, line 2 holds no metrics"):
+    with pytest.raises(ConfigError, match="m, line 2 is not a metrics line"):
         read_metrics(tmp_path / "m")
 
 
@@ -95,7 +95,7 @@ async def test_a_run_that_goes_back_while_it_runs_takes_its_steps_again(tmp_path
     async with with_sinks(tmp_path / "m.jsonl", sink, resumed_from=0) as sinks:
         for step in range(1, 5):
             sinks.log({"try": 1}, step=step)
-        sinks.back_to(2)
+        sinks.rewind_to(2)
         for step in range(3, 6):
             sinks.log({"try": 2}, step=step)
     read = read_metrics(tmp_path / "m.jsonl")
@@ -105,8 +105,8 @@ async def test_a_run_that_goes_back_while_it_runs_takes_its_steps_again(tmp_path
 
 async def test_a_kept_identity_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metrics.sinks.json").write_text('{"format": "hermes-rl/sinks/99"}')
-    with pytest.raises(ConfigError, match="remove it to begin new runs"):
-        async with open_sinks(run(tmp_path, resumed_from=0), Asked(["trackio"])):
+    with pytest.raises(ConfigError, match="remove it to start new runs"):
+        async with open_sinks(run(tmp_path, resumed_from=0), SinkConfig(["trackio"])):
             pass
 
 
@@ -115,12 +115,12 @@ async def test_a_kept_identity_of_another_format_is_refused(tmp_path: Path) -> N
 PROGRAM = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import MetricsRun, open_sinks
+from hermes_rl.sinks.selection import SinkConfig
+from hermes_rl.sinks.open import MetricsRun, open_sinks
 
 async def main(folder, sink, resumed_from, last, end):
     run = MetricsRun("trainer", Path(folder), resumed_from=int(resumed_from))
-    async with open_sinks(run, Asked([sink], use_wandb=sink == "wandb")) as sinks:
+    async with open_sinks(run, SinkConfig([sink], use_wandb=sink == "wandb")) as sinks:
         for step in range(int(resumed_from) + 1, int(last) + 1):
             sinks.log({"loss": step / 10, "start": int(resumed_from)}, step=step)
         if end == "killed":

@@ -8,12 +8,12 @@ from tests.sinks.parts import run_program
 TRACKIO_PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import MetricsRun, open_sinks
+from hermes_rl.sinks.selection import SinkConfig
+from hermes_rl.sinks.open import MetricsRun, open_sinks
 
 async def main(folder):
     run = MetricsRun("env", folder, "my run", config={"group_size": 3})
-    async with open_sinks(run, Asked(["trackio"], use_wandb=False)) as sinks:
+    async with open_sinks(run, SinkConfig(["trackio"], use_wandb=False)) as sinks:
         sinks.log({"train": {"mean_score": 0.25}, "train/tool_error_details": "[turn 1] x", "none": None})
         sinks.rollouts([("the whole text", 1.0)])
         sinks.log({"eval/mean_reward": 0.75}, step=20)

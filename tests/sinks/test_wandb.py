@@ -12,31 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.secrets import HIDDEN
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import open_sinks
+from hermes_rl.core.secrets import HIDDEN
+from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.selection import SinkConfig
 from tests.sinks.parts import KEY, lines, offline_run, run, run_program
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import MetricsRun, open_sinks
-from hermes_rl.sinks.values import saved_config
+from hermes_rl.sinks.selection import SinkConfig
+from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.serialize import public_config
 
 assert not {"wandb", "trackio"} & sys.modules.keys()
 
 async def main(folder):
     endpoint = APIServerConfig(base_url="http://127.0.0.1:9/v1", api_key="sk-literal")
     config = HermesAgentEnvConfig(use_wandb=True, wandb_name="my run", group_size=3, user_endpoint=endpoint)
-    run = MetricsRun("env", folder, config.wandb_name, config=saved_config(config))
-    async with open_sinks(run, Asked.by(config, "env")) as sinks:
+    run = MetricsRun("env", folder, config.wandb_name, config=public_config(config))
+    async with open_sinks(run, SinkConfig.from_config(config, "env")) as sinks:
         sinks.log({"train": {"mean_score": 0.25}, "train/tool_error_details": "[turn 1] x", "none": None})
         sinks.rollouts([("the whole text", 1.0), ("another", 0.0)])
         sinks.log({"eval/mean_reward": 0.75}, step=20)
         sinks.log({"late": 1}, step=10)
-        assert sinks.on == ["wandb"], sinks.on
+        assert sinks.active == ["wandb"], sinks.active
     assert not sinks.failures, sinks.failures
 
 asyncio.run(main(Path(sys.argv[1])))
@@ -51,7 +51,7 @@ def test_wandb_offline_holds_what_was_logged_and_connects_to_nobody(
     folder = tmp_path / "data"
     done = run_program(PROGRAM, folder, "--openai.api_key", "sk-argument", WANDB_PROJECT="mine", **mode, **unconnected)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert f"wandb keeps the run offline; to upload it: wandb sync {folder}" in done.stderr
+    assert f"wandb stores the run offline; to upload it: wandb sync {folder}" in done.stderr
     kept = offline_run(folder)
     first, second = kept.history
     assert (first["_step"], first["train/mean_score"], first["train/tool_error_details"]) == (0, 0.25, "[turn 1] x")
@@ -80,7 +80,7 @@ def test_wandb_without_a_key_asks_nothing_on_a_terminal(tmp_path: Path) -> None:
             break
     os.close(terminal)
     assert os.waitpid(child, 0)[1] == 0, said.decode()
-    assert b"Enter your choice" not in said and b"keeps the run offline" in said
+    assert b"Enter your choice" not in said and b"stores the run offline" in said
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_wandb_that_cannot_be_reached_keeps_the_run_offline(tmp_path: Path) -> N
     variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": nobody, "WANDB_ERROR_REPORTING": "false"}
     done = run_program(hasty + PROGRAM, tmp_path / "data", **variables)
     assert done.returncode == 0, done.stderr
-    assert "wandb could not begin online" in done.stderr and KEY not in done.stderr
+    assert "wandb could not start online" in done.stderr and KEY not in done.stderr
     assert [row["_step"] for row in offline_run(tmp_path / "data").history] == [0, 20]
 
 
@@ -102,7 +102,7 @@ async def test_two_environments_in_one_process_have_runs_of_their_own(
     for name, value in {"WANDB_MODE": "offline", "WANDB_DATA_DIR": tmp_path, "WANDB_CACHE_DIR": tmp_path}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    first, second = (open_sinks(run(tmp_path / number), Asked()) for number in "12")
+    first, second = (open_sinks(run(tmp_path / number), SinkConfig()) for number in "12")
     async with first as one, second as two:
         import wandb
 

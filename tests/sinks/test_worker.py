@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.sinks import worker
-from hermes_rl.sinks.worker import FAILURES
+from hermes_rl.sinks.worker import MAX_FAILURES
 from tests.sinks.parts import Recorded, lines, with_sinks
 
 
@@ -43,13 +43,13 @@ async def test_a_sink_that_raises_is_said_once_counted_and_switched_off(
 
     broken, sound = Raises(), Recorded()
     async with with_sinks(tmp_path / "m.jsonl", broken, sound) as sinks:
-        for number in range(FAILURES + 3):
+        for number in range(MAX_FAILURES + 3):
             sinks.log({"a": number})
-    assert len(lines(tmp_path / "m.jsonl")) == len(sound.calls) == FAILURES + 3
-    assert len(broken.calls) == FAILURES
-    assert (sinks.failures, sinks.on) == ({"recorded": FAILURES}, ["recorded"])
+    assert len(lines(tmp_path / "m.jsonl")) == len(sound.calls) == MAX_FAILURES + 3
+    assert len(broken.calls) == MAX_FAILURES
+    assert (sinks.failures, sinks.active) == ({"recorded": MAX_FAILURES}, ["recorded"])
     said = capsys.readouterr().err
-    assert said.count("OSError: no such host") == 1 and said.count("in a row and is off") == 1
+    assert said.count("OSError: no such host") == 1 and said.count("in a row and is disabled") == 1
 
 
 async def test_single_failures_do_not_add_up_to_a_sink_that_is_off(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ async def test_single_failures_do_not_add_up_to_a_sink_that_is_off(tmp_path: Pat
 
     sink = Now()
     async with with_sinks(tmp_path / "m.jsonl", sink) as sinks:
-        for number in range(4 * FAILURES):
+        for number in range(4 * MAX_FAILURES):
             sinks.log({"a": number})
-    assert (len(sink.calls), sinks.failures, sink.finished) == (4 * FAILURES, {"recorded": 2 * FAILURES}, True)
+    assert (len(sink.calls), sinks.failures, sink.finished) == (4 * MAX_FAILURES, {"recorded": 2 * MAX_FAILURES}, True)
 
 
 async def test_a_sink_that_cannot_start_leaves_the_run_alone(
@@ -76,8 +76,8 @@ async def test_a_sink_that_cannot_start_leaves_the_run_alone(
     sink = Refuses()
     async with with_sinks(tmp_path / "m.jsonl", sink) as sinks:
         sinks.log({"a": 1})
-    assert (sink.calls, sinks.on, len(lines(tmp_path / "m.jsonl"))) == ([], [], 1)
-    assert "could not start and is off: PermissionError: not today" in capsys.readouterr().err
+    assert (sink.calls, sinks.active, len(lines(tmp_path / "m.jsonl"))) == ([], [], 1)
+    assert "could not start and is disabled: PermissionError: not today" in capsys.readouterr().err
 
 
 async def test_a_sink_that_hangs_holds_up_neither_the_loop_nor_the_end(
@@ -97,7 +97,7 @@ async def test_a_sink_that_hangs_holds_up_neither_the_loop_nor_the_end(
     took = time.monotonic() - began
     go_on.set()
     assert took < 5 and len(lines(tmp_path / "m.jsonl")) == 1000
-    assert "was left behind" in capsys.readouterr().err
+    assert "was abandoned" in capsys.readouterr().err
 
 
 async def test_a_slow_start_is_not_waited_for_and_loses_nothing(
@@ -123,7 +123,7 @@ async def test_a_slow_start_is_not_waited_for_and_loses_nothing(
 async def test_a_sink_that_falls_behind_drops_lines_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker, "WAITING", 10)
+    monkeypatch.setattr(worker, "MAX_QUEUED", 10)
     go_on = threading.Event()
 
     class Slow(Recorded):

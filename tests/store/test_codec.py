@@ -12,24 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hermes_rl import jsontext
-from hermes_rl.errors import Failure, HermesRLError, Whose
-from hermes_rl.store.codec import STRETCH, decode, encode, open_group
-from hermes_rl.store.parts import (
-    HEADER_AT,
-    JSON,
-    LETTERS,
-    PRELUDE,
-    BadGroupError,
-    Content,
-    bits_part,
-    column_part,
-    json_part,
-    seal,
-    sealed,
-    unseal,
-)
-from hermes_rl.trajectory import (
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import Failure, FailureSource, HermesRLError
+from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
@@ -40,6 +25,21 @@ from hermes_rl.trajectory import (
     Timing,
     ToolUse,
     Usage,
+)
+from hermes_rl.store.codec import VERSION_CHUNK, decode, encode, open_group
+from hermes_rl.store.container import (
+    HEADER_OFFSET,
+    JSON,
+    PRELUDE,
+    STRUCT_CODES,
+    BadGroupError,
+    PartContent,
+    bits_part,
+    column_part,
+    frame,
+    json_part,
+    pack_parts,
+    unpack_parts,
 )
 
 if sys.version_info >= (3, 14):
@@ -72,7 +72,12 @@ ROLLOUT = Rollout(
     metadata={"task_id": "t"},
 )
 UNSCORED = Rollout(
-    item_id="i", index=1, seed=2, messages=[], failure=Failure(Whose.SANDBOX, "start", "no"), sequences=(SEQUENCE,) * 2
+    item_id="i",
+    index=1,
+    seed=2,
+    messages=[],
+    failure=Failure(FailureSource.SANDBOX, "start", "no"),
+    sequences=(SEQUENCE,) * 2,
 )
 GROUP = Group(
     item_id="i",
@@ -134,7 +139,9 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         messages=draw(st.lists(OBJECTS, max_size=2)),
         score=score,
         stop_reason=draw(reasons if score is not None else st.none() | reasons),
-        failure=None if score is not None else draw(st.builds(Failure, st.sampled_from(Whose), st.text(), st.text())),
+        failure=None
+        if score is not None
+        else draw(st.builds(Failure, st.sampled_from(FailureSource), st.text(), st.text())),
         components=draw(st.dictionaries(st.text(), FINITE, max_size=2)),
         turn_scores=draw(tuples(FINITE, max_size=2)),
         turns_used=draw(st.integers(0, 100)),
@@ -188,22 +195,22 @@ def turned_round(value: Any) -> Any:
     return [turned_round(part) for part in value] if isinstance(value, list) else value
 
 
-def contents_of(data: bytes) -> dict[str, Content]:
+def contents_of(data: bytes) -> dict[str, PartContent]:
     """The parts of a group, to be changed and sealed again with checksums and an id that are right."""
-    end = HEADER_AT + PRELUDE.unpack_from(data)[2]
-    header, body, parts = jsontext.loads(data[HEADER_AT:end]), data[end + -end % 8 :], unseal(data)
+    end = HEADER_OFFSET + PRELUDE.unpack_from(data)[2]
+    header, body, parts = fast_json.loads(data[HEADER_OFFSET:end]), data[end + -end % 8 :], unpack_parts(data)
     contents = {}
     for said in header["parts"]:
         raw = body[said["offset"] : said["offset"] + said["length"]]
         name, kind = said["name"], said["type"]
         contents[name] = (
-            json_part(name, parts.json(name)) if kind == JSON else Content(name, kind, said["size"], raw, raw)
+            json_part(name, parts.json(name)) if kind == JSON else PartContent(name, kind, said["size"], raw, raw)
         )
     return contents
 
 
-def with_part(content: Content) -> bytes:
-    return seal({**contents_of(DATA), content.name: content}.values())
+def with_part(content: PartContent) -> bytes:
+    return pack_parts({**contents_of(DATA), content.name: content}.values())
 
 
 def is_group(data: bytes) -> bool:
@@ -275,14 +282,14 @@ def test_token_ids_take_eight_bytes_when_one_does_not_fit_four() -> None:
     [
         ({"logprobs": (None, float("nan"), 0.0, None)}, "a logprob is NaN or infinite"),
         ({"logprobs": (None, float("-inf"), 0.0, None)}, "a logprob is NaN or infinite"),
-        ({"logprobs": (None, -1e300, 0.0, None)}, "the column 'logprobs' of f32 cannot hold"),
-        ({"logprobs": (None, "0", 0.0, None)}, "the column 'logprobs' of f32 cannot hold"),
-        ({"versions": (None, 2**63, 0, None)}, "the column 'versions' of i64 cannot hold"),
-        ({"tokens": (2**63, 0, 0, 0)}, "the column 'tokens' of i64 cannot hold"),
-        ({"tokens": (0.5, 0, 0, 0)}, "the column 'tokens' of i64 cannot hold"),
-        ({"mask": (0, 2, 1, 0)}, "a mask holds something else than 0 and 1"),
-        ({"mask": (0, -1, 1, 0)}, "a mask holds something else than 0 and 1"),
-        ({"mask": (0, None, 1, 0)}, "a mask holds something else than 0 and 1"),
+        ({"logprobs": (None, -1e300, 0.0, None)}, "a value of the column 'logprobs' does not fit f32"),
+        ({"logprobs": (None, "0", 0.0, None)}, "a value of the column 'logprobs' does not fit f32"),
+        ({"versions": (None, 2**63, 0, None)}, "a value of the column 'versions' does not fit i64"),
+        ({"tokens": (2**63, 0, 0, 0)}, "a value of the column 'tokens' does not fit i64"),
+        ({"tokens": (0.5, 0, 0, 0)}, "a value of the column 'tokens' does not fit i64"),
+        ({"mask": (0, 2, 1, 0)}, "a mask holds values other than 0 and 1"),
+        ({"mask": (0, -1, 1, 0)}, "a mask holds values other than 0 and 1"),
+        ({"mask": (0, None, 1, 0)}, "a mask holds values other than 0 and 1"),
     ],
 )
 def test_a_number_that_has_no_place_is_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -402,7 +409,7 @@ def test_a_version_stands_once_for_all_the_tokens_it_sampled_in_a_row() -> None:
 
 
 @UNHURRIED
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2 * STRETCH)), max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2 * VERSION_CHUNK)), max_size=6))
 def test_versions_that_last_for_long_come_back(runs: list[tuple[int, int]]) -> None:
     versions = tuple(chain.from_iterable([version] * length for version, length in runs))
     count = len(versions)
@@ -413,12 +420,12 @@ def test_versions_that_last_for_long_come_back(runs: list[tuple[int, int]]) -> N
 
 
 def test_a_view_does_not_need_the_messages_to_give_the_numbers_and_what_is_said_of_the_rollouts() -> None:
-    view = open_group(with_part(Content("conversations", JSON, 5, b"torn!", b"")))
+    view = open_group(with_part(PartContent("conversations", JSON, 5, b"torn!", b"")))
     assert view.columns.scores.tolist() == [0.25]
     assert view.group["draw"] == 3
     assert [rollout["withheld"] for rollout in view.rollouts] == ["too_long", None]
     assert view.item["item"] == {"question": "?"}
-    with pytest.raises(BadGroupError, match="'conversations' cannot be unpacked"):
+    with pytest.raises(BadGroupError, match="'conversations' cannot be decompressed"):
         _ = view.conversations
 
 
@@ -447,31 +454,31 @@ def test_a_group_torn_anywhere_is_found() -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (column_part("sequences", "u32", [1, 1]), "lengths 3, by sequences 2"),
-        (column_part("lengths", "u32", [4, 4, 2**32 - 1]), "tokens 12, by lengths 4294967303"),
-        (bits_part("masks", b"\0\1\1\0"), "masks 4, by tokens 12"),
-        (bits_part("logprobs_at", b"\1\1\1"), "logprobs_at 3, by tokens 12"),
-        (bits_part("masks", b"\0" * 12), "logprobs 6, by marks 0"),
-        (column_part("logprobs", "f32", [0.0]), "logprobs 1, by marks 6"),
+        (column_part("sequences", "u32", [1, 1]), "lengths has 3, sequences gives 2"),
+        (column_part("lengths", "u32", [4, 4, 2**32 - 1]), "tokens has 12, lengths gives 4294967303"),
+        (bits_part("masks", b"\0\1\1\0"), "masks has 4, tokens gives 12"),
+        (bits_part("logprobs_at", b"\1\1\1"), "logprobs_at has 3, tokens gives 12"),
+        (bits_part("masks", b"\0" * 12), "logprobs has 6, marks gives 0"),
+        (column_part("logprobs", "f32", [0.0]), "logprobs has 1, marks gives 6"),
         (column_part("logprobs", "f32", [float("nan")] * 6), "a logprob is NaN or infinite"),
-        (column_part("versions", "i64", [3]), "versions 1, by version_runs 6"),
-        (column_part("version_runs", "u32", [1, 1, 1, 1, 1, 2**32 - 1]), "version_runs 4294967300, by marks 6"),
-        (column_part("scores", "f64", [0.0, 0.0]), "scores 2, by scored 1"),
+        (column_part("versions", "i64", [3]), "versions has 1, version_runs gives 6"),
+        (column_part("version_runs", "u32", [1, 1, 1, 1, 1, 2**32 - 1]), "version_runs has 4294967300, marks gives 6"),
+        (column_part("scores", "f64", [0.0, 0.0]), "scores has 2, scored gives 1"),
         (column_part("scores", "f64", [float("inf")]), "a score is NaN or infinite"),
-        (bits_part("scored", b"\1"), "scored 1, by sequences 2"),
+        (bits_part("scored", b"\1"), "scored has 1, sequences gives 2"),
         (column_part("tokens", "u32", [0] * 12), "'tokens' is of type 'u32'"),
-        (json_part("rollouts", []), "'rollouts' is no list of 2"),
-        (json_part("conversations", {"0": {}, "1": {}}), "'conversations' is no list of 2"),
+        (json_part("rollouts", []), "'rollouts' is not a list with one entry for each of 2"),
+        (json_part("conversations", {"0": {}, "1": {}}), "'conversations' is not a list with one entry for each of 2"),
         (json_part("conversations", [{}, 1]), r"conversations\[0\].messages must be a list, not a NoneType"),
-        (json_part("group", "text"), "group is no object"),
+        (json_part("group", "text"), "group is not an object"),
         (json_part("group", {"tools": "text"}), "group.tools must be a list, not a str"),
         (
             json_part("group", {"tools": [], "provenance": {}, "group_overrides": {}}),
-            "its JSON makes no group: KeyError",
+            "its JSON is not a valid group: KeyError",
         ),
     ],
 )
-def test_parts_that_make_no_group_are_refused_by_name(content: Content, complaint: str) -> None:
+def test_parts_that_make_no_group_are_refused_by_name(content: PartContent, complaint: str) -> None:
     with pytest.raises(BadGroupError, match=complaint):
         decode(with_part(content))
 
@@ -479,14 +486,14 @@ def test_parts_that_make_no_group_are_refused_by_name(content: Content, complain
 def test_a_rollout_that_does_not_say_how_each_sequence_was_sampled_is_refused() -> None:
     said = open_group(DATA).rollouts
     said[1]["sampling"].pop()
-    with pytest.raises(BadGroupError, match="a rollout of 2 sequences says 1 times how it was sampled"):
+    with pytest.raises(BadGroupError, match="a rollout has 2 sequences but 1 sampling entries"):
         decode(with_part(json_part("rollouts", said)))
 
 
 def test_a_score_with_a_failure_is_refused() -> None:
     with pytest.raises(BadGroupError, match="either a score or a failure"):
         decode(
-            seal(
+            pack_parts(
                 {
                     **contents_of(DATA),
                     "scores": column_part("scores", "f64", [1.0, 1.0]),
@@ -497,10 +504,10 @@ def test_a_score_with_a_failure_is_refused() -> None:
 
 
 def test_an_id_of_another_content_is_refused() -> None:
-    end = HEADER_AT + PRELUDE.unpack_from(DATA)[2]
-    header = jsontext.loads(DATA[HEADER_AT:end])
-    with pytest.raises(BadGroupError, match="the content is not that of its id 'forged'"):
-        decode(sealed(jsontext.dumps({**header, "id": "forged"}), DATA[end + -end % 8 :]))
+    end = HEADER_OFFSET + PRELUDE.unpack_from(DATA)[2]
+    header = fast_json.loads(DATA[HEADER_OFFSET:end])
+    with pytest.raises(BadGroupError, match="the content does not match its id 'forged'"):
+        decode(frame(fast_json.dumps({**header, "id": "forged"}), DATA[end + -end % 8 :]))
 
 
 def test_a_part_of_a_later_version_does_not_stop_the_reading() -> None:
@@ -508,9 +515,9 @@ def test_a_part_of_a_later_version_does_not_stop_the_reading() -> None:
 
 
 def test_a_changed_byte_in_a_part_of_a_later_version_is_found() -> None:
-    data = bytearray(with_part(Content("of_a_later_version", "f16", 3, b"abcdef", b"abcdef")))
+    data = bytearray(with_part(PartContent("of_a_later_version", "f16", 3, b"abcdef", b"abcdef")))
     data[-1] ^= 1
-    with pytest.raises(BadGroupError, match="'of_a_later_version' has another checksum"):
+    with pytest.raises(BadGroupError, match="'of_a_later_version' has a wrong checksum"):
         decode(data)
 
 
@@ -540,26 +547,26 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 def test_no_change_of_bytes_does_anything_but_be_refused_or_read() -> None:
     """Half of the changes are made under right checksums and ids, so that they reach what lies behind those."""
     chance = random.Random(6)
-    end = HEADER_AT + PRELUDE.unpack_from(DATA)[2]
-    header, body, contents = DATA[HEADER_AT:end], DATA[end + -end % 8 :], contents_of(DATA)
+    end = HEADER_OFFSET + PRELUDE.unpack_from(DATA)[2]
+    header, body, contents = DATA[HEADER_OFFSET:end], DATA[end + -end % 8 :], contents_of(DATA)
     read = {"raw": 0, "header": 0, "part": 0}
     for _ in range(MUTATIONS // 4):
         read["raw"] += is_group(mutated(DATA, chance)) + is_group(mutated(DATA, chance))
-        read["header"] += is_group(sealed(mutated(header, chance), body))
+        read["header"] += is_group(frame(mutated(header, chance), body))
         content = mutated_part(contents[chance.choice(list(contents))], chance)
-        read["part"] += is_group(seal({**contents, content.name: content}.values()))
+        read["part"] += is_group(pack_parts({**contents, content.name: content}.values()))
     assert read["raw"] < MUTATIONS // 100 < read["part"] < MUTATIONS // 4
 
 
-def mutated_part(content: Content, chance: random.Random) -> Content:
+def mutated_part(content: PartContent, chance: random.Random) -> PartContent:
     if content.type == JSON:
         text = mutated(content.canonical, chance)
         try:
-            return json_part(content.name, jsontext.loads(text))
+            return json_part(content.name, fast_json.loads(text))
         except ValueError:
             return content._replace(size=len(text), data=zstd.compress(text))
     data = mutated(content.data, chance)
-    width = 1 if content.type == "bits" else struct.calcsize(LETTERS[content.type])
+    width = 1 if content.type == "bits" else struct.calcsize(STRUCT_CODES[content.type])
     data = data[: len(data) // width * width]
     size = min(content.size, len(data) * 8) if content.type == "bits" else len(data) // width
     return content._replace(size=size, data=data, canonical=data)
@@ -584,5 +591,5 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def test_importing_the_package_does_not_load_the_codec() -> None:
-    code = "import sys; from hermes_rl import HermesAgentBaseEnv; print('hermes_rl.store.parts' in sys.modules)"
+    code = "import sys; from hermes_rl import HermesAgentBaseEnv; print('hermes_rl.store.container' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

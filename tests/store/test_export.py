@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.store.export import Dpo, Exported, Form, Sft, count_lines, export_groups
-from hermes_rl.store.records import RecordWriter, record_of
-from hermes_rl.trajectory import Group, Provenance, Rollout, StopReason
+from hermes_rl.core.errors import ConfigError, Failure, FailureSource
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, StopReason
+from hermes_rl.store.export import Dpo, ExportedRows, RowWriter, Sft, count_lines, export_groups
+from hermes_rl.store.records import RecordWriter, group_to_record
 
 PROVENANCE = Provenance(environment="e", environment_hash="h", model="m", versions={})
 TOOLS = (
@@ -36,7 +36,7 @@ def rollout(score: float | None, *said: dict[str, Any], text: str = "", **fields
         seed=0,
         messages=[*PROMPT, *answers],
         score=score,
-        failure=Failure(Whose.SANDBOX, "start", "no bwrap") if score is None else None,
+        failure=Failure(FailureSource.SANDBOX, "start", "no bwrap") if score is None else None,
         stop_reason=None if score is None else StopReason.NATURAL,
         **{"metadata": {"prompt_length": 4}, **fields},
     )
@@ -46,11 +46,11 @@ def group(*rollouts: Rollout, split: str = "train") -> Group:
     return Group(item_id="i", item=1, rollouts=rollouts, provenance=PROVENANCE, tool_schemas=TOOLS, split=split)
 
 
-def exported(folder: Path, form: Form, *groups: Group) -> tuple[list[dict[str, Any]], Exported]:
+def exported(folder: Path, form: RowWriter, *groups: Group) -> tuple[list[dict[str, Any]], ExportedRows]:
     path, out = folder / "groups.jsonl", folder / "rows.jsonl"
     with RecordWriter(path) as writer:
         for one in groups:
-            writer.write(record_of(one))
+            writer.write(group_to_record(one))
     done = export_groups([path], out, form)
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     assert len(rows) == done.rows
@@ -81,7 +81,7 @@ def test_unscored_rollouts_never_become_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [Sft(), Dpo()])
-def test_an_evaluation_never_becomes_rows(tmp_path: Path, form: Form) -> None:
+def test_an_evaluation_never_becomes_rows(tmp_path: Path, form: RowWriter) -> None:
     rows, done = exported(tmp_path, form, group(rollout(1.0), rollout(0.0), split="eval"))
     assert (rows, done.left_out) == ([], {"rollouts_of_evaluations": 2})
 
@@ -209,7 +209,7 @@ def test_several_files_make_one(tmp_path: Path) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for score, path in enumerate(files):
         with RecordWriter(path) as writer:
-            writer.write(record_of(group(rollout(float(score)))))
+            writer.write(group_to_record(group(rollout(float(score)))))
     seen: list[int] = []
     done = export_groups(files, tmp_path / "out.jsonl", Sft(), on_group=lambda so_far: seen.append(so_far.groups))
     assert (done.rows, done.groups, done.rollouts, seen) == (2, 2, 2, [1, 2])
@@ -227,7 +227,7 @@ def test_an_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
 def test_the_file_that_is_read_is_never_replaced(tmp_path: Path) -> None:
     exported(tmp_path, Sft(), group(rollout(1.0)))
     path = tmp_path / "groups.jsonl"
-    with pytest.raises(ConfigError, match="one of the files to read"):
+    with pytest.raises(ConfigError, match="is also an input file"):
         export_groups([path], path, Sft(), overwrite=True)
 
 
@@ -243,13 +243,13 @@ def test_a_file_that_cannot_be_read_to_its_end_leaves_the_old_rows_and_nothing_e
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no file .*none\.jsonl"):
+    with pytest.raises(ConfigError, match=r"none\.jsonl does not exist"):
         export_groups([tmp_path / "none.jsonl"], tmp_path / "rows.jsonl", Sft())
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "groups.jsonl"
-    record = record_of(group(rollout(1.0, text="x" * 100_000), rollout(0.0, text="y" * 100_000)))
+    record = group_to_record(group(rollout(1.0, text="x" * 100_000), rollout(0.0, text="y" * 100_000)))
     with RecordWriter(path) as writer:
         for _ in range(80):
             writer.write(record)
@@ -263,7 +263,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [Sft(), Sft(split_prompt=True), Dpo(all_pairs=True)])
 def test_the_rows_load_with_datasets_as_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Form
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: RowWriter
 ) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()

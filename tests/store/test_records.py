@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.store.records import FORMAT, TAIL, RecordWriter, group_of, read_groups, record_of, write_document
-from hermes_rl.trajectory import (
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, Failure, FailureSource
+from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
@@ -26,12 +25,21 @@ from hermes_rl.trajectory import (
     ToolUse,
     Usage,
 )
+from hermes_rl.store.records import (
+    FORMAT,
+    TAIL_BYTES,
+    RecordWriter,
+    group_from_record,
+    group_to_record,
+    read_groups,
+    write_document,
+)
 
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 PROVENANCE = Provenance(environment="e", environment_hash="h", model="m", versions={"hermes-rl": "1"})
-FAILURE = Failure(Whose.SANDBOX, "start", "bwrap is missing")
+FAILURE = Failure(FailureSource.SANDBOX, "start", "bwrap is missing")
 SEQUENCE = Sequence((7, 8, 9), (0, 1, 1), (None, -0.5, 0.0), (None, 3, 3), Sampling(1.0))
 
 
@@ -58,7 +66,7 @@ def group(*rollouts: Rollout, item: Any = None) -> Group:
 def written(path: Path, *groups: Group) -> Path:
     with RecordWriter(path) as writer:
         for one in groups:
-            writer.write(record_of(one))
+            writer.write(group_to_record(one))
     return path
 
 
@@ -109,7 +117,9 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         messages=draw(st.lists(OBJECTS, max_size=2)),
         score=score,
         stop_reason=draw(reasons if score is not None else st.none() | reasons),
-        failure=None if score is not None else draw(st.builds(Failure, st.sampled_from(Whose), st.text(), st.text())),
+        failure=None
+        if score is not None
+        else draw(st.builds(Failure, st.sampled_from(FailureSource), st.text(), st.text())),
         components=draw(st.dictionaries(st.text(), NUMBERS, max_size=2)),
         turn_scores=draw(tuples(NUMBERS)),
         turns_used=draw(st.integers(0, 100)),
@@ -146,30 +156,30 @@ GROUPS = st.builds(
 @UNHURRIED
 @given(GROUPS)
 def test_a_group_comes_back_from_its_line_as_it_went(one: Group) -> None:
-    line = jsontext.dumps(record_of(one))
+    line = fast_json.dumps(group_to_record(one))
     assert b"\n" not in line
-    assert group_of(jsontext.loads(line)) == one
+    assert group_from_record(fast_json.loads(line)) == one
 
 
 @UNHURRIED
 @given(GROUPS)
 def test_a_record_is_a_group_before_it_is_written_too(one: Group) -> None:
-    assert group_of(record_of(one)) == one
+    assert group_from_record(group_to_record(one)) == one
 
 
 def test_atropos_columns_hold_the_scored_rollouts_only() -> None:
-    record = record_of(group(scored(0.5, content="a"), failed(), scored(1.0, content="b")))
+    record = group_to_record(group(scored(0.5, content="a"), failed(), scored(1.0, content="b")))
     assert record["scores"] == [0.5, 1.0]
     assert [messages[-1]["content"] for messages in record["messages"]] == ["a", "b"]
 
 
 def test_unscored_rollouts_are_in_the_record_with_their_failure() -> None:
-    record = record_of(group(scored(0.5), failed()))
+    record = group_to_record(group(scored(0.5), failed()))
     assert record["rollouts"][1]["failure"] == {"whose": "sandbox", "cause": "start", "message": "bwrap is missing"}
 
 
 def test_token_columns_are_those_of_the_one_sequence_of_each_scored_rollout() -> None:
-    record = record_of(group(scored(0.5, SEQUENCE), failed(SEQUENCE, SEQUENCE), scored(1.0, SEQUENCE)))
+    record = group_to_record(group(scored(0.5, SEQUENCE), failed(SEQUENCE, SEQUENCE), scored(1.0, SEQUENCE)))
     assert record["tokens"] == [[7, 8, 9], [7, 8, 9]]
 
 
@@ -181,21 +191,21 @@ def test_token_columns_are_those_of_the_one_sequence_of_each_scored_rollout() ->
     ],
 )
 def test_token_columns_are_null_unless_each_scored_rollout_has_one_sequence(others: tuple[Rollout, ...]) -> None:
-    record = record_of(group(scored(0.5, SEQUENCE), *others))
+    record = group_to_record(group(scored(0.5, SEQUENCE), *others))
     assert [record[name] for name in ("tokens", "masks", "inference_logprobs")] == [None, None, None]
 
 
 def test_token_columns_are_null_when_nothing_was_scored() -> None:
-    record = record_of(group(failed(SEQUENCE)))
+    record = group_to_record(group(failed(SEQUENCE)))
     assert (record["tokens"], record["scores"], record["messages"]) == (None, [], [])
 
 
 def test_masks_hold_the_token_where_the_policy_sampled_it_and_minus_100_elsewhere() -> None:
-    assert record_of(group(scored(0.5, SEQUENCE)))["masks"] == [[-100, 8, 9]]
+    assert group_to_record(group(scored(0.5, SEQUENCE)))["masks"] == [[-100, 8, 9]]
 
 
 def test_logprobs_hold_one_where_nothing_was_sampled_and_keep_a_zero() -> None:
-    assert record_of(group(scored(0.5, SEQUENCE)))["inference_logprobs"] == [[1.0, -0.5, 0.0]]
+    assert group_to_record(group(scored(0.5, SEQUENCE)))["inference_logprobs"] == [[1.0, -0.5, 0.0]]
 
 
 def test_the_groups_of_a_file_come_in_the_order_they_were_written(tmp_path: Path) -> None:
@@ -214,7 +224,7 @@ def test_a_torn_last_line_ends_the_reading(tmp_path: Path) -> None:
     assert [one.scores for one in read_groups(path)] == [[0.0]]
 
 
-@pytest.mark.parametrize("size", [10, TAIL - 1, TAIL, 3 * TAIL])
+@pytest.mark.parametrize("size", [10, TAIL_BYTES - 1, TAIL_BYTES, 3 * TAIL_BYTES])
 def test_a_torn_last_line_does_not_swallow_the_next_record(tmp_path: Path, size: int) -> None:
     path = written(tmp_path / "groups.jsonl", group(scored(0.0)))
     path.write_bytes(path.read_bytes() + b"x" * size)
@@ -296,7 +306,7 @@ def test_a_line_is_json_to_any_reader(tmp_path: Path) -> None:
 @pytest.mark.parametrize("found", [None, "hermes-rl/group/1", "atropos"])
 def test_a_record_of_another_format_is_refused_with_both_names(found: str | None) -> None:
     with pytest.raises(ConfigError) as caught:
-        group_of({**record_of(group(scored(0.5))), "format": found})
+        group_from_record({**group_to_record(group(scored(0.5))), "format": found})
     assert repr(found) in str(caught.value)
     assert FORMAT in str(caught.value)
 
@@ -305,7 +315,7 @@ def test_a_record_of_another_format_is_refused_with_both_names(found: str | None
 def test_a_line_that_is_no_group_is_refused_with_its_file_and_number(tmp_path: Path, line: str) -> None:
     path = written(tmp_path / "groups.jsonl", group(scored(0.5)))
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(ConfigError, match=r"groups\.jsonl, line 2 holds no group"):
+    with pytest.raises(ConfigError, match=r"groups\.jsonl, line 2 is not a group"):
         list(read_groups(path))
 
 
@@ -321,7 +331,7 @@ def test_two_who_write_a_document_at_once_leave_one_of_the_two_whole(tmp_path: P
         writer.start()
     while any(writer.is_alive() for writer in writers):
         if path.exists():
-            said = jsontext.loads(path.read_bytes())
+            said = fast_json.loads(path.read_bytes())
             assert len(said["filling"]) == said["who"] * 5000
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 

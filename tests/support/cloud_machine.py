@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hermes_rl.sandbox import cgroups
-from hermes_rl.sandbox.namespaces import LAUNCH
+from hermes_rl.sandbox.backends.bwrap_arguments import LAUNCH
 from hermes_rl.sandbox.spec import Limits
 
 DISK_MB = 512
@@ -78,7 +78,7 @@ class Machine:
     async def _start(self) -> None:
         groups = cgroups.available()
         disk = self.limits.disk_mb or DISK_MB
-        self._groups = groups.make(self.name, self.limits)
+        self._groups = groups.create(self.name, self.limits)
         self._place = Path(tempfile.mkdtemp(prefix="hermes-rl-cloud-"))
         told, tell = os.pipe()
         bwrap = "bwrap --unshare-pid --unshare-ipc --unshare-uts --hostname machine --die-with-parent".split()

@@ -6,13 +6,13 @@ It shares no code with `tokens/invariant.py`, and says whether that one would ag
 import json
 from collections.abc import Iterator, Sequence
 
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.core.trajectory import Sequence as TokenSequence
 from tests.support.conversations import Exchange, Played
 
 
 def findings(played: Played) -> list[str]:
     """What is wrong with the record of a conversation, or with what the ledger says of it; nothing when all is well."""
-    sequences = [one.sequence for one in played.recorder.recorded()]
+    sequences = [one.sequence for one in played.recorder.sequences()]
     checked = played.checked()
     found = [*_standing(played, sequences), *_columns(played, sequences), *_prompts(played)]
     found += [f"the ledger reports {breach}" for breach in checked.breaches]

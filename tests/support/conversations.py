@@ -12,15 +12,15 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from hermes_rl.errors import AuthorError
-from hermes_rl.messages import Message, ToolCall, content_text
-from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings, Reply, Tools
-from hermes_rl.tokens.exchange import Sampled
-from hermes_rl.tokens.invariant import Checked, Ledger
-from hermes_rl.tokens.recorder import Ask, Recorder, assistant_message
-from hermes_rl.tokens.renderer_format import RendererFormat
-from hermes_rl.tokens.template_format import TemplateFormat
-from hermes_rl.trajectory import Sampling
+from hermes_rl.core.errors import EnvironmentCodeError
+from hermes_rl.core.messages import Message, ToolCall, content_text
+from hermes_rl.core.trajectory import Sampling
+from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Reply, Tools
+from hermes_rl.inference.tokens.completion import Sampled
+from hermes_rl.inference.tokens.recorder import PreparedPrompt, Recorder, assistant_message
+from hermes_rl.inference.tokens.renderer_format import RendererFormat
+from hermes_rl.inference.tokens.template_format import TemplateFormat
+from hermes_rl.inference.tokens.token_check import Checked, WireLog
 from tests.support.chat_models import FAMILIES, ChatModel, chat_model
 from tests.support.scripted_engine import WORDS, ScriptedEngine
 
@@ -111,12 +111,12 @@ class Played:
 
     setting: Setting
     recorder: Recorder
-    ledger: Ledger
+    ledger: WireLog
     exchanges: list[Exchange] = field(default_factory=list)
     refused: int = 0
 
     def checked(self) -> Checked:
-        return self.ledger.check(self.recorder.recorded(), self.recorder.format)
+        return self.ledger.check(self.recorder.sequences(), self.recorder.format)
 
 
 class Agent:
@@ -269,7 +269,7 @@ def play(rng: Random, setting: Setting, chat_format: ChatFormat | None = None) -
     """One conversation, from its first request to its last."""
     chat_format = chat_format or format_of(setting)
     agent, engine = Agent(rng), ScriptedEngine(rng, setting.model, chat_format.stop_token_ids)
-    played = Played(setting, Recorder(chat_format), Ledger())
+    played = Played(setting, Recorder(chat_format), WireLog())
     for _ in range(rng.randint(2, REQUESTS)):
         waiting = [_ask(agent, played) for _ in range(2 if rng.random() < 0.1 else 1)]
         if rng.random() < 0.5:
@@ -281,7 +281,7 @@ def play(rng: Random, setting: Setting, chat_format: ChatFormat | None = None) -
 
 
 class _Asked(NamedTuple):
-    ask: Ask
+    ask: PreparedPrompt
     messages: list[Message]
     text: str
     told: tuple[str, ...]
@@ -292,8 +292,8 @@ class _Asked(NamedTuple):
 def _ask(agent: Agent, played: Played) -> _Asked | None:
     messages = agent.next_messages()
     try:
-        ask = played.recorder.ask(messages, agent.tools)
-    except AuthorError:
+        ask = played.recorder.prepare(messages, agent.tools)
+    except EnvironmentCodeError:
         played.refused += 1
         return None
     text = _template_text(played, messages, agent.tools)
@@ -306,7 +306,7 @@ def _hear(asked: _Asked, agent: Agent, engine: ScriptedEngine, played: Played) -
     ask = asked.ask
     answer = engine.answer(ask.ids, agent.rng.choice((1, 1, 1, 1, 1, 1, 1, 2, 3)), ask.tools)
     played.ledger.note(ask.ids, answer)
-    replies = played.recorder.hear(ask, answer.completions, asked.sampling)
+    replies = played.recorder.record(ask, answer.completions, asked.sampling)
     exchange = Exchange(tuple(ask.ids), answer.completions, asked.sampling, asked.text, asked.told, asked.begins)
     played.exchanges.append(exchange)
     agent.heard += [Heard(asked.messages, reply) for reply in replies]

@@ -13,13 +13,13 @@ import httpx2
 import openai
 from hypothesis import strategies as st
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import Asked, Told
-from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, RESPONSES, Dialect, Earlier
-from hermes_rl.gateway.problems import Problem
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.core.trajectory import Usage
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, RESPONSES, Dialect, PreviousResponses
+from hermes_rl.gateway.errors import RequestProblem
+from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
-from hermes_rl.messages import Message, ToolCall
-from hermes_rl.trajectory import Usage
 
 LOOK: dict[str, Any] = {
     "type": "function",
@@ -84,14 +84,14 @@ def told(
     finish: str = "stop",
     number: int = 0,
     usage: Usage | None = None,
-) -> Told:
+) -> ChatCompletion:
     """An answer of the policy."""
     said = ChatMessage("assistant", text, called, thinking, {"reasoning_content": thinking} if thinking else {})
     reason = "tool_calls" if called and finish == "stop" else finish
     return ChatCompletion(f"chatcmpl-{number:032x}", "policy", (Choice(0, said, reason),), usage or Usage(11, 7))
 
 
-def answers() -> st.SearchStrategy[Told]:
+def answers() -> st.SearchStrategy[ChatCompletion]:
     return st.builds(
         lambda text, thinking, called, finish: told(text, *called, thinking=thinking or None, finish=finish),
         words,
@@ -109,29 +109,29 @@ class Line:
     """A gateway with these answers to give, one a request; what was asked of it is in `asked`."""
 
     dialect: Dialect
-    answers: Sequence[Told | Problem]
-    asked: list[Asked] = field(default_factory=list)
+    answers: Sequence[ChatCompletion | RequestProblem]
+    asked: list[AgentRequest] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
-    earlier: Earlier = field(default_factory=Earlier)
+    earlier: PreviousResponses = field(default_factory=PreviousResponses)
     pings: int = 2
 
-    def answer_to(self, asked: Asked) -> Told | Problem:
+    def answer_to(self, asked: AgentRequest) -> ChatCompletion | RequestProblem:
         return self.answers[len(self.asked)]
 
     def _answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str, bytes]:
         assert path == self.dialect.path
         self.headers.append(headers)
-        self.bodies.append(jsontext.loads(body))
-        asked = self.dialect.asked(self.bodies[-1], self.earlier)
+        self.bodies.append(fast_json.loads(body))
+        asked = self.dialect.parse_request(self.bodies[-1], self.earlier)
         given = self.answer_to(asked)
         self.asked.append(asked)
-        if isinstance(given, Problem):
+        if isinstance(given, RequestProblem):
             status, refused = self.dialect.refusal(given)
-            return status, "application/json", jsontext.dumps(refused)
-        self.earlier.keep(asked, given)
+            return status, "application/json", fast_json.dumps(refused)
+        self.earlier.add(asked, given)
         if not asked.stream:
-            return 200, "application/json", jsontext.dumps(self.dialect.answer(asked, given))
+            return 200, "application/json", fast_json.dumps(self.dialect.answer(asked, given))
         stream = [self.dialect.ping()] * self.pings + list(self.dialect.events(asked, given))
         return 200, "text/event-stream", b"".join(self.streamed(stream))
 
@@ -200,20 +200,20 @@ def anthropic_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any
 BODIES = {CHAT.name: chat_body, RESPONSES.name: responses_body, ANTHROPIC.name: anthropic_body}
 
 
-def _answer_of(message: Message) -> Told:
-    called = [ToolCall.of(call) for call in message.get("tool_calls", ())]
+def _answer_of(message: Message) -> ChatCompletion:
+    called = [ToolCall.from_raw(call) for call in message.get("tool_calls", ())]
     return told(message["content"], *called, thinking=message.get("reasoning_content"))
 
 
 def _answer_items(message: Message) -> list[dict[str, Any]]:
     """The items that a gateway gave for it, without their ids, as agents send them that keep nothing there."""
-    asked = RESPONSES.asked({"input": "x", "include": ["reasoning.encrypted_content"], "store": False})
+    asked = RESPONSES.parse_request({"input": "x", "include": ["reasoning.encrypted_content"], "store": False})
     output = RESPONSES.answer(asked, _answer_of(message))["output"]
     return [{name: value for name, value in item.items() if name != "id"} for item in output]
 
 
 def _answer_blocks(message: Message) -> list[dict[str, Any]]:
-    asked = ANTHROPIC.asked(
+    asked = ANTHROPIC.parse_request(
         {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "thinking": {"type": "adaptive"}}
     )
     blocks: list[dict[str, Any]] = ANTHROPIC.answer(asked, _answer_of(message))["content"]

@@ -9,15 +9,15 @@ import aiohttp
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from hermes_rl.gateway.api_keys import ApiKey, ApiKeys
 from hermes_rl.gateway.app import PING_SECONDS, GatewayApp
-from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.passes import Pass, Passes
+from hermes_rl.gateway.limits import GatewayLimits
 from hermes_rl.gateway.rollout import GatewayRollout, RunSampling
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
-from hermes_rl.tokens.invariant import Checked
+from hermes_rl.inference.tokens.token_check import Checked
 from tests.support.inference import CHATML, ids
 from tests.support.token_servers import Tokens, TokenScript, VLLMServer
 
@@ -28,7 +28,7 @@ CALL = '<tool_call>\n{"name": "terminal", "arguments": {"command": "ls"}}\n</too
 class Visit:
     """One rollout's agent: its pass, and clients that have its key."""
 
-    opened: Pass
+    opened: ApiKey
     managed: ManagedServer
     url: str
     openai: AsyncOpenAI
@@ -63,13 +63,13 @@ class Gateway:
 
     @asynccontextmanager
     async def visit(
-        self, *, sampling: RunSampling | None = None, bounds: Bounds | None = None, retries: int = 0
+        self, *, sampling: RunSampling | None = None, bounds: GatewayLimits | None = None, retries: int = 0
     ) -> AsyncIterator[Visit]:
         """A rollout whose agent knocks at the gateway's port."""
         async with self.manager.managed_server(CHATML.tokenizer) as managed:
             terms, context = sampling or RunSampling(max_tokens=256), self.manager.context_tokens
-            opened = self.server.passes.open(GatewayRollout(managed, terms, bounds, context_tokens=context))
-            url = self.server.url_of(opened)
+            opened = self.server.keys.open(GatewayRollout(managed, terms, bounds, context_tokens=context))
+            url = self.server.rollout_url(opened)
             headers = {"Authorization": f"Bearer {opened.key}"}
             async with (
                 opened,
@@ -86,16 +86,16 @@ class Gateway:
 async def gateway(
     script: TokenScript, *, context: int = 4096, ping_seconds: float = PING_SECONDS, timeout: float = 60
 ) -> AsyncIterator[Gateway]:
-    passes = Passes()
+    keys = ApiKeys()
     async with VLLMServer(script, context=context) as engine:
         config = APIServerConfig.model_validate(
             {"base_url": engine.base_url, "model_name": "scripted", "server_type": "vllm", "timeout": timeout}
             | {"max_retries": 0, "num_max_requests_at_once": 2048}
         )
-        app = GatewayApp(passes, ping_seconds=ping_seconds)
+        app = GatewayApp(keys, ping_seconds=ping_seconds)
         async with (
             ServerManager([config], retries=RetryPolicy(0.01, 0.02, 0.05)) as manager,
-            GatewayServer(passes=passes, app=app) as server,
+            GatewayServer(keys=keys, app=app) as server,
         ):
             await manager.wait_until_ready(30)
             yield Gateway(engine, manager, server)

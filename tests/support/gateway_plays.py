@@ -17,19 +17,19 @@ import anthropic
 import openai
 import uvloop
 
-from hermes_rl.gateway.bounds import Bounds
-from hermes_rl.gateway.passes import Passes
-from hermes_rl.gateway.rollout import Policy, RunSampling
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.core.trajectory import Rollout
+from hermes_rl.core.trajectory import Sequence as TokenSequence
+from hermes_rl.gateway.api_keys import ApiKeys
+from hermes_rl.gateway.limits import GatewayLimits
+from hermes_rl.gateway.rollout import GatewayPolicy, RunSampling
 from hermes_rl.gateway.server import GatewayServer
-from hermes_rl.gateway.standalone import StandaloneApp, Terms
+from hermes_rl.gateway.standalone import RolloutTemplate, StandaloneApp
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.messages import Message, ToolCall
-from hermes_rl.store.records import group_of
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.formats import chat_format
-from hermes_rl.tokens.tokenizer import load_tokenizer
-from hermes_rl.trajectory import Rollout
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.factory import chat_format
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
+from hermes_rl.store.records import group_from_record
 from tests.support.dialects import BODIES, LOOK
 from tests.support.sdk_agents import AGENTS, Agent, AnthropicAgent, ChatAgent, Heard, ResponsesAgent
 
@@ -182,13 +182,13 @@ def spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
 
 
 def _spoken(answer: Message) -> tuple[str, list[tuple[str, Any]]]:
-    calls = [ToolCall.of(call) for call in answer.get("tool_calls") or ()]
+    calls = [ToolCall.from_raw(call) for call in answer.get("tool_calls") or ()]
     return answer["content"], [(call.name, _object(call.arguments)) for call in calls]
 
 
 def _plain(message: Message) -> Message:
     """The message with the arguments of its calls as objects: how JSON is spaced is lost in Anthropic's dialect."""
-    calls = [ToolCall.of(call) for call in message.get("tool_calls") or ()]
+    calls = [ToolCall.from_raw(call) for call in message.get("tool_calls") or ()]
     plain = [(call.id, call.name, _object(call.arguments)) for call in calls]
     return {**message, "tool_calls": plain} if calls else message
 
@@ -218,7 +218,7 @@ def _written(messages: list[Message]) -> str:
         said = message["content"]
         if message["role"] == "tool":
             said = f"<tool_response>\n{said}\n</tool_response>"
-        for call in map(ToolCall.of, message.get("tool_calls") or ()):
+        for call in map(ToolCall.from_raw, message.get("tool_calls") or ()):
             written = json.dumps({"name": call.name, "arguments": json.loads(call.arguments)})
             said += f"<tool_call>\n{written}\n</tool_call>"
         text += f"<|im_start|>{message['role']}\n{said}<|im_end|>\n"
@@ -235,18 +235,18 @@ async def _operator(manager: ServerManager, tokenizer: str | None) -> AsyncItera
     loaded = load_tokenizer(tokenizer) if tokenizer else None
 
     @asynccontextmanager
-    async def passed_on() -> AsyncIterator[Policy]:
+    async def passed_on() -> AsyncIterator[GatewayPolicy]:
         yield manager
 
-    def policy() -> AbstractAsyncContextManager[Policy]:
+    def policy() -> AbstractAsyncContextManager[GatewayPolicy]:
         return passed_on() if loaded is None else manager.managed_server(loaded, settings=SETTINGS)
 
-    terms = Terms(
-        policy, "small", RunSampling(max_tokens=LONGEST_ANSWER), Bounds(calls=4), lambda: manager.context_tokens
+    terms = RolloutTemplate(
+        policy, "small", RunSampling(max_tokens=LONGEST_ANSWER), GatewayLimits(calls=4), lambda: manager.context_tokens
     )
-    passes = Passes()
-    app = StandaloneApp(passes, terms, OPERATOR)
-    async with GatewayServer(passes=passes, app=app) as server:
+    keys = ApiKeys()
+    app = StandaloneApp(keys, terms, OPERATOR)
+    async with GatewayServer(keys=keys, app=app) as server:
         app.url = server.url
         headers = {"Authorization": f"Bearer {OPERATOR}"}
         async with aiohttp.ClientSession(server.url, headers=headers) as operator:
@@ -261,7 +261,7 @@ async def _until_called(operator: aiohttp.ClientSession, way: tuple[str, bool], 
             opened = await response.json()
         heard = await asyncio.to_thread(_converse, way, opened)
         async with operator.delete(f"/rollouts/{opened['id']}", json={"score": 1.0}) as response:
-            [rollout] = group_of(await response.json()).rollouts
+            [rollout] = group_from_record(await response.json()).rollouts
         assert rollout.failure or (heard and len(heard) == 1 + bool(heard[0].calls)), heard
         plays.append(Play(way, heard, rollout))
     return plays

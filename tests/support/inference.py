@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.training.inference_server.config import ChatFormats, InferenceSettings
 from hermes_rl.training.inference_server.server import inference_server
-from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
-from hermes_rl.training.sampling_policy import SamplingPolicy
+from hermes_rl.training.live_policy import SamplingPolicy
 from tests.support.chat_models import ChatModel, chat_model
 from tests.support.scripted_sampler import ScriptedSampler
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_rl.messages import Message, ToolCall
-from hermes_rl.tokens.chat_format import Reply, Tools, Turn
-from hermes_rl.tokens.exchange import Finish, Sampled
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.inference.tokens.chat_format import Reply, Tools, Turn
+from hermes_rl.inference.tokens.completion import Finish, Sampled
 
 STOP = "|"
 LETTERS = {"user": "u", "assistant": "a", "system": "s", "tool": "r"}
@@ -66,7 +66,7 @@ class LetterFormat:
     @staticmethod
     def _written(message: Message) -> str:
         thought = f"({message['reasoning_content']})" if message.get("reasoning_content") else ""
-        calls = "".join(f"[{ToolCall.of(call).name}]" for call in message.get("tool_calls") or ())
+        calls = "".join(f"[{ToolCall.from_raw(call).name}]" for call in message.get("tool_calls") or ())
         return f"{LETTERS[message['role']]}:{thought}{message.get('content') or ''}{calls}{STOP}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.core.trajectory import Sequence as TokenSequence
 
 SECONDS = 300.0
 # Far above any logit: the token is drawn whatever its odds, and what is told of it is the model's own.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes_rl.training.weights.tensors import Form, stored, write_tensors
+from hermes_rl.training.weights.tensors import TensorInfo, to_tensor, write_tensors
 
 LAYERS, HIDDEN, INNER, HEADS, KEY_HEADS, WIDTH, VOCABULARY = 2, 16, 24, 4, 2, 8, 40
 
@@ -14,8 +14,8 @@ LAYERS, HIDDEN, INNER, HEADS, KEY_HEADS, WIDTH, VOCABULARY = 2, 16, 24, 4, 2, 8,
 def small_model(folder: Path, *, kind: str = "F32", shards: int = 1, **config: Any) -> Path:
     """A Qwen3 whose head and embeddings are one, in one file of weights or several."""
     chance = np.random.default_rng(0)
-    tensors = {name: stored(chance.normal(size=shape).astype(np.float32), kind) for name, shape in _shapes().items()}
-    forms = {name: Form.of(one.kind, one.shape) for name, one in tensors.items()}
+    tensors = {name: to_tensor(chance.normal(size=shape).astype(np.float32), kind) for name, shape in _shapes().items()}
+    infos = {name: TensorInfo.for_shape(one.dtype, one.shape) for name, one in tensors.items()}
     folder.mkdir(parents=True)
     told = {
         "architectures": ["Qwen3ForCausalLM"],
@@ -31,11 +31,11 @@ def small_model(folder: Path, *, kind: str = "F32", shards: int = 1, **config: A
     }
     (folder / "config.json").write_text(json.dumps(told))
     (folder / "tokenizer.json").write_text("{}")
-    names = list(forms)
+    names = list(infos)
     parts = [names[start::shards] for start in range(shards)]
     files = ["model.safetensors"] if shards == 1 else [f"model-{n}-of-{shards}.safetensors" for n in range(shards)]
     for file, part in zip(files, parts, strict=True):
-        write_tensors(folder / file, {name: forms[name] for name in part}, tensors.__getitem__)
+        write_tensors(folder / file, {name: infos[name] for name in part}, tensors.__getitem__)
     if shards > 1:
         places = {name: file for file, part in zip(files, parts, strict=True) for name in part}
         index = {"metadata": {"total_size": 1}, "weight_map": places}

@@ -11,9 +11,10 @@ import pytest
 
 from environments.terminal_test_env import TerminalTestEnv
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
-from hermes_rl.agents.installing import install
-from hermes_rl.agents.registry import AGENTS
-from hermes_rl.trajectory import Rollout
+from hermes_rl.agent.harnesses.installer import install
+from hermes_rl.agent.harnesses.registry import get_agent
+from hermes_rl.core.trajectory import Rollout
+from hermes_rl.extensions import AGENTS
 from tests.support.chat_models import chat_model
 from tests.support.token_servers import Asked, Tokens, VLLMServer, logprob_of
 
@@ -34,7 +35,7 @@ def ready_made(name: str) -> Iterator[Path]:
     home.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HERMES_HOME", str(home))
-        yield install(AGENTS[name])
+        yield install(get_agent(name))
 
 
 class Script:
@@ -100,6 +101,6 @@ def _sampled_turns(rollout: Rollout) -> list[tuple[int, ...]]:
 
 if __name__ == "__main__":
     # Before the tests, whose time limits an installation would eat.
-    for name in AGENTS:
+    for name in AGENTS.builtin:
         with ready_made(name) as folder:
             print(folder)

@@ -12,17 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.places import RunPlaces, records
-from hermes_rl.runs.run_file import EnvironmentEntry, RunFile
-from hermes_rl.runs.states import PartStanding, PartState, Phase, RunState
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.paths import RunPaths, runs_database
+from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
+from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState
 from hermes_rl.store.database.store import open_store
 
-DEAD = Identity(os.getpid(), "another beginning")
+DEAD = ProcessIdentity(os.getpid(), "another beginning")
 
 
-def living() -> Identity:
-    return Identity.of(os.getpid())
+def living() -> ProcessIdentity:
+    return ProcessIdentity.from_pid(os.getpid())
 
 
 def run_file(
@@ -53,21 +53,21 @@ def make_run(
     phase: Phase | None = Phase.RUNNING,
     alive: bool = True,
     supervisor: bool | None = None,
-    parts: Mapping[str, PartStanding] | None = None,
+    parts: Mapping[str, PartStatus] | None = None,
     wanted: str | None = "run",
-    by: Identity | None = None,
+    by: ProcessIdentity | None = None,
     reason: str | None = None,
     file: RunFile | None = None,
     now: float | None = None,
     age: float = 3600.0,
     **said: Any,
-) -> RunPlaces:
+) -> RunPaths:
     """A folder of a run that began `age` seconds ago. No phase means that no supervisor has said anything.
 
     `alive` is of all its processes, `supervisor` of that one; `parts` replaces those that the phase implies.
     """
     moment = time.time() if now is None else now
-    places, file = RunPlaces(run_id), file or run_file(run_id)
+    places, file = RunPaths(run_id), file or run_file(run_id)
     file.write(places.file)
     if wanted is not None:
         wish = {"wanted": wanted, "attempt": 1, "at": moment - age, "by": asdict(by) if by else None}
@@ -90,18 +90,18 @@ def make_run(
     return places
 
 
-def standings(file: RunFile, phase: Phase, *, alive: bool) -> dict[str, PartStanding]:
+def standings(file: RunFile, phase: Phase, *, alive: bool) -> dict[str, PartStatus]:
     """Parts as they are in a phase: all ready, or all ended."""
     names = ["api", "trainer", *(file.part_of(one) for one in file.environments)]
     who = living() if alive else DEAD
     if phase.ended:
-        return {name: PartStanding(PartState.EXITED, who, who, exit_code=0) for name in names}
-    ready = PartStanding(PartState.READY, who, who, url="http://127.0.0.1:8000")
+        return {name: PartStatus(PartState.EXITED, who, who, exit_code=0) for name in names}
+    ready = PartStatus(PartState.READY, who, who, url="http://127.0.0.1:8000")
     return dict.fromkeys(names, ready)
 
 
 def write_steps(
-    places: RunPlaces, count: int, *, seconds: float = 10.0, last_at: float | None = None, **metrics: Any
+    places: RunPaths, count: int, *, seconds: float = 10.0, last_at: float | None = None, **metrics: Any
 ) -> None:
     """As many steps of the trainer, with a reward that rises from 0 to 1."""
     end = time.time() if last_at is None else last_at
@@ -120,12 +120,12 @@ def write_steps(
     _append(places.folder / "metrics.jsonl", lines)
 
 
-def write_environment_lines(places: RunPlaces, part: str, *lines: Mapping[str, Any], file: str = "words-1") -> None:
+def write_environment_lines(places: RunPaths, part: str, *lines: Mapping[str, Any], file: str = "words-1") -> None:
     numbered = [{"time": time.time(), "step": number, **line} for number, line in enumerate(lines)]
     _append(places.serving(part) / f"{file}.metrics.jsonl", numbered)
 
 
-def write_weights(places: RunPlaces) -> Path:
+def write_weights(places: RunPaths) -> Path:
     """The smallest PEFT folder that loads: one tensor of four bytes."""
     places.weights.mkdir(parents=True, exist_ok=True)
     (places.weights / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
@@ -135,7 +135,7 @@ def write_weights(places: RunPlaces) -> Path:
     return places.weights
 
 
-def write_note(places: RunPlaces, part: str, process: Identity, exit_code: int) -> None:
+def write_note(places: RunPaths, part: str, process: ProcessIdentity, exit_code: int) -> None:
     """What a part's keeper leaves when the part has ended."""
     folder = places.part(part)
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def write_note(places: RunPlaces, part: str, process: Identity, exit_code: int) 
     (folder / "note.json").write_text(json.dumps({"life": "l1", "process": told, "exit_code": exit_code}))
 
 
-def write_log(places: RunPlaces, part: str, text: str, *, rotated: int = 0) -> Path:
+def write_log(places: RunPaths, part: str, text: str, *, rotated: int = 0) -> Path:
     path = places.log(part)
     path = path.with_name(f"{path.name}.{rotated}") if rotated else path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def record(*runs: tuple[RunFile, str]) -> None:
     """Rows of the records, each with the state that it says."""
 
     async def put() -> None:
-        async with open_store(records()) as store:
+        async with open_store(runs_database()) as store:
             for file, state in runs:
                 await store.put_run(file.run_id, name=file.name, state=state, settings=file.model_dump(mode="json"))
 

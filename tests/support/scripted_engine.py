@@ -9,8 +9,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hermes_rl.tokens.chat_format import Tools
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.chat_format import Tools
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
 from tests.support.chat_models import ChatModel
 
 # Families whose template thinks.

@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeAlias
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
 from tests.support.token_servers import logprob_of
 
 # The tokens of the completion in this place.

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.rl_tools.desk import RunFunctions
-from hermes_rl.runs.run_file import RunFile
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.rl_tools.context import RunFunctions
+from hermes_rl.orchestration.run_file import RunFile
 
 STEPS = 3
 
@@ -28,12 +28,12 @@ class StandInRuns:
             resume=self.resume,
             status=self.status,
             results=self.results,
-            listed=self.listed,
+            list_runs=self.listed,
             test_inference=self.test_inference,
         )
 
     def start(self, run_file: RunFile) -> str:
-        run_file.write(RunPlaces(run_file.run_id).file)
+        run_file.write(RunPaths(run_file.run_id).file)
         self.files[run_file.run_id] = run_file
         self.phases[run_file.run_id], self.looks[run_file.run_id] = "starting", 0
         return run_file.run_id
@@ -68,7 +68,7 @@ class StandInRuns:
         }
 
     def results(self, run_id: str) -> dict[str, Any]:
-        return {**self.status(run_id), "weights_path": str(RunPlaces(run_id).weights)}
+        return {**self.status(run_id), "weights_path": str(RunPaths(run_id).weights)}
 
     def listed(self) -> list[dict[str, Any]]:
         return [{"run_id": run_id, "status": phase} for run_id, phase in reversed(self.phases.items())]

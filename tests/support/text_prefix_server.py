@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from hermes_rl.core.messages import Message
 from hermes_rl.inference.managed_server import SequenceNode
-from hermes_rl.messages import Message
 from hermes_rl.parsers import get_parser
 
 # Stand for the tags while a template renders, so that it does not strip what is between them.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.states import Phase
-from hermes_rl.runs.supervision import await_phase, stop_run
-from hermes_rl.runs.watching.listing import list_runs
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.status.run_list import list_runs
+from hermes_rl.orchestration.supervision import await_phase, stop_run
 from scripts.hf_model import model_folder
 from tests.support.skyrl_engine import skyrl_environment
 
@@ -63,7 +63,7 @@ def home_of_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def seconds_to_first_step(run_id: str, started_at: float) -> float:
-    with (RunPlaces(run_id).folder / "metrics.jsonl").open() as lines:
+    with (RunPaths(run_id).folder / "metrics.jsonl").open() as lines:
         first = json.loads(next(lines))
     return float(first["time"]) - started_at
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
-from hermes_rl.training.engine import Adam, Example, Saved, Stepped
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.training.engines.protocol import Adam, EngineCheckpoint, Example, StepResult
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Engines:
 
     before: Callable[[str], None] = lambda name: None
     checkpoints: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    deleted: list[Saved] = field(default_factory=list)
+    deleted: list[EngineCheckpoint] = field(default_factory=list)
     adams: list[Adam] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
 
@@ -43,20 +43,20 @@ class BookEngine:
 
     async def step(
         self, examples: Sequence[Example], loss: str, clip: tuple[float, float] | None, adam: Adam
-    ) -> Stepped:
+    ) -> StepResult:
         self.server.before("step")
         self.learned.append(int(examples[0].tokens[0]))
         self.server.adams.append(adam)
-        return Stepped([example.logprobs for example in examples], {"loss": 1.0})
+        return StepResult([example.logprobs for example in examples], {"loss": 1.0})
 
     async def logprobs(self, examples: Sequence[Example]) -> Sequence[NDArray[np.float32]]:
         return [example.logprobs for example in examples]
 
-    async def save(self, name: str) -> Saved:
+    async def save(self, name: str) -> EngineCheckpoint:
         self.server.before("save")
         path = self.server.path(name)
         self.server.checkpoints[path] = tuple(self.learned)
-        return Saved(path, await self.save_sampler(name))
+        return EngineCheckpoint(path, await self.save_sampler(name))
 
     async def save_sampler(self, name: str) -> str:
         self.server.before("save_sampler")
@@ -65,7 +65,7 @@ class BookEngine:
     async def sampler(self, path: str | None) -> "OneToken":
         return OneToken()
 
-    async def delete(self, saved: Saved) -> None:
+    async def delete(self, saved: EngineCheckpoint) -> None:
         self.server.deleted.append(saved)
         self.server.checkpoints.pop(saved.state, None)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hermes_rl.sinks.reading import read_metrics
-from hermes_rl.training.lineage import Lineage
+from hermes_rl.sinks.metrics_file import read_metrics
+from hermes_rl.training.checkpoints import Lineage
 from tests.support.ports import free_port
 
 RUN = "run"

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import uvicorn
 
-from hermes_rl.api.app import ApiSettings, create_app
+from hermes_rl.api.server import ApiSettings, create_app
 from hermes_rl.store.database.store import Store
 
 GROUP = {"Content-Type": "application/vnd.hermes-rl.group"}

@@ -7,12 +7,12 @@ from typing import Any
 
 from aiohttp import web
 
-from hermes_rl import jsontext
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core import fast_json
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import open_toolsets
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.toolsets import open_toolsets
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -49,7 +49,7 @@ async def session_of(**settings: Any) -> AsyncIterator[ToolSession]:
 
 async def ask(session: ToolSession, name: str, **arguments: Any) -> dict[str, Any]:
     """One tool call, its answer read as the model would."""
-    answer: dict[str, Any] = jsontext.loads((await session.call(name, arguments)).text)
+    answer: dict[str, Any] = fast_json.loads((await session.call(name, arguments)).text)
     return answer
 
 

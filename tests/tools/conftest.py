@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from hermes_rl import jsontext
-from hermes_rl.sandbox.backends import open_backend
+from hermes_rl.core import fast_json
+from hermes_rl.sandbox.backends.registry import open_backend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.toolsets import all_tools
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -45,7 +45,7 @@ def call(session: ToolSession) -> Call:
     """One tool call of the session, its answer read as the model would."""
 
     async def call(name: str, **arguments: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = jsontext.loads((await session.call(name, arguments)).text)
+        answer: dict[str, Any] = fast_json.loads((await session.call(name, arguments)).text)
         return answer
 
     return call

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from hermes_rl.environment.groups import run_group
-from hermes_rl.errors import ToolHostError
-from hermes_rl.sandbox.local import LocalBackend, LocalSandbox
+from hermes_rl.core.errors import ToolHostError
+from hermes_rl.rollout.group import run_group
+from hermes_rl.sandbox.backends.local import LocalBackend, LocalSandbox
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Command, ExecResult
-from hermes_rl.tools.code_execution import STREAM_SHOWN
+from hermes_rl.tools.code_execution import MAX_STREAM_CHARS
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.toolsets import all_tools
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, calls_then_text
 from tests.tools.conftest import Call
@@ -86,7 +86,7 @@ async def test_a_program_that_takes_too_long_is_killed_and_what_it_printed_is_ke
 
 async def test_long_output_keeps_its_beginning_and_its_end(call: Call) -> None:
     answer = await call("execute_code", code="print('a' * 100_000 + 'z')")
-    assert len(answer["stdout"]) < STREAM_SHOWN + 100
+    assert len(answer["stdout"]) < MAX_STREAM_CHARS + 100
     assert answer["stdout"].startswith("aaa") and answer["stdout"].endswith("az\n")
     assert "characters left out" in answer["stdout"]
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.tools.files import LINE_SHOWN
+from hermes_rl.tools.files import MAX_LINE_CHARS
 from hermes_rl.tools.session import ToolSession
 from tests.tools.conftest import Call
 
@@ -49,7 +49,7 @@ async def test_an_empty_file_has_no_lines(call: Call) -> None:
 
 
 async def test_a_very_long_line_says_how_much_was_left_out(call: Call) -> None:
-    await call("write_file", path="a.txt", content="x" * (LINE_SHOWN + 5))
+    await call("write_file", path="a.txt", content="x" * (MAX_LINE_CHARS + 5))
     assert (await call("read_file", path="a.txt"))["content"].endswith("x… 5 characters left out")
 
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
 

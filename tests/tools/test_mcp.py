@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.environment.groups import run_group
-from hermes_rl.errors import ConfigError, ToolHostError
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core.errors import ConfigError, ToolHostError
+from hermes_rl.rollout.group import run_group
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
-from hermes_rl.sandbox.process_tree import everyone
-from hermes_rl.tools.choice import ToolChoice
+from hermes_rl.sandbox.process_tree import all_pids
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.mcp_servers import RESULT_SHOWN, McpServer, McpSettings, check_against
+from hermes_rl.tools.mcp_servers import MAX_RESULT_CHARS, McpServer, McpSettings, argument_checker
+from hermes_rl.tools.registry import all_tools, open_toolsets
+from hermes_rl.tools.selection import ToolsetSelection
 from hermes_rl.tools.session import ToolOutcome
-from hermes_rl.tools.toolsets import all_tools, open_toolsets
 from tests.support.environments import FileEnv, opened
 from tests.support.mcp_server import PICTURE, ROOT, command, http_command, http_server
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, always, calls_then_text
@@ -41,7 +41,7 @@ def new_mark() -> str:
 
 def processes_with(mark: str) -> list[int]:
     found = []
-    for pid in everyone():
+    for pid in all_pids():
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -139,8 +139,8 @@ async def test_what_is_no_text_is_told_as_a_note(ask: Ask) -> None:
 
 
 async def test_a_very_long_answer_is_shortened(ask: Ask) -> None:
-    text = (await ask("long_text", length=2 * RESULT_SHOWN)).text
-    assert len(text) < RESULT_SHOWN + 100 and "characters left out" in text
+    text = (await ask("long_text", length=2 * MAX_RESULT_CHARS)).text
+    assert len(text) < MAX_RESULT_CHARS + 100 and "characters left out" in text
 
 
 async def test_an_error_that_the_server_reports_is_told_to_the_model(ask: Ask) -> None:
@@ -223,7 +223,7 @@ async def test_a_program_that_dies_in_a_call_is_the_worlds_fault_and_the_next_ca
         error = await fails(host, "die")
         assert (error.cause, str(error)) == (
             "died",
-            "the MCP server test closed the connection; it said: boom: out of luck",
+            "the MCP server test closed the connection; its stderr: boom: out of luck",
         )
         after = (await host.session("rollout").call("process_id", {})).text
     assert before != after
@@ -355,8 +355,8 @@ async def test_headers_are_sent_and_their_secrets_told_nowhere(monkeypatch: pyte
         ({"url": "http://127.0.0.1:1", "env": {"A": "b"}}, "env and cwd go with command"),
         ({"command": ["x"], "headers": {"A": "b"}}, "headers go with url"),
         ({"command": ["x"], "env": {"A": "env:NO_SUCH"}}, "mcp:test: A names the variable NO_SUCH, which is not set"),
-        ({"command": ["/no/such/program"]}, r"mcp:test cannot work: .*No such file.* Mend tool_settings of mcp:test"),
-        ({"command": [sys.executable, "-c", "raise SystemExit('no licence')"]}, "it said: no licence"),
+        ({"command": ["/no/such/program"]}, r"mcp:test failed: .*No such file.* Fix tool_settings of mcp:test"),
+        ({"command": [sys.executable, "-c", "raise SystemExit('no licence')"]}, "its stderr: no licence"),
         ({"command": ["sleep", "60"], "start_timeout": 0.5}, r"was not ready within 0\.5 s"),
         ({"command": ["echo", "hello"]}, "cannot be reached"),
         ({"url": "http://127.0.0.1:1/mcp"}, "cannot be reached: ConnectError"),
@@ -384,7 +384,7 @@ async def test_without_the_sdk_the_line_to_install_it_is_told(monkeypatch: pytes
 
 
 async def test_a_tool_of_a_name_that_is_taken_is_refused_and_a_prefix_helps() -> None:
-    with pytest.raises(ConfigError, match=r"two tools are named add, of mcp:test and of mcp:other; set a prefix"):
+    with pytest.raises(ConfigError, match=r"two tools are named add, from mcp:test and from mcp:other; set a prefix"):
         async with tools_of(stdio(), other=stdio()):
             pass
     async with tools_of(stdio(tools=["add"]), other=stdio(tools=["add", "count"], prefix="other_")) as host:
@@ -400,17 +400,17 @@ async def test_a_tool_that_the_server_does_not_have_is_refused() -> None:
 
 async def test_a_schema_that_is_broken_is_refused_and_one_that_refers_elsewhere_is_left_to_the_server() -> None:
     server = McpServer("mcp:test", McpSettings(command=["x"]))
-    with pytest.raises(ConfigError, match="the schema of odd is broken"):
-        check_against({"type": "object", "properties": {"x": {"type": "colour"}}}, "odd", server)
+    with pytest.raises(ConfigError, match="the schema of odd is invalid"):
+        argument_checker({"type": "object", "properties": {"x": {"type": "colour"}}}, "odd", server)
     elsewhere = {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:1/schema.json"}}}
-    assert check_against(elsewhere, "far", server)({"x": 1}) == {"x": 1}
+    assert argument_checker(elsewhere, "far", server)({"x": 1}) == {"x": 1}
 
 
 def test_any_name_after_mcp_is_a_toolset_and_odd_ones_are_refused() -> None:
-    assert ToolChoice(enabled=["mcp:my-files.v2"]).possible() == ["mcp:my-files.v2"]
+    assert ToolsetSelection(enabled=["mcp:my-files.v2"]).candidates() == ["mcp:my-files.v2"]
     for name in ("mcp:", "mcp:a b", "mcp:a/b"):
-        with pytest.raises(ConfigError, match="is no name of an MCP toolset"):
-            ToolChoice(enabled=[name])
+        with pytest.raises(ConfigError, match="is not the name of an MCP toolset"):
+            ToolsetSelection(enabled=[name])
 
 
 # An agent at work.

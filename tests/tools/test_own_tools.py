@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hermes_rl import ConfigError, ToolHostError, ToolUseError, tool
-from hermes_rl.environment.groups import run_group
+from hermes_rl.rollout.group import run_group
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from tests.support.environments import FileEnv, opened
@@ -126,8 +126,8 @@ async def read_file(path: str) -> str:
 @pytest.mark.parametrize(
     ("own", "told"),
     [
-        ((read_file,), "two tools are named read_file, of hermes-rl and of own_tools; rename one of them"),
-        ((look_up, replace(leave, name="look_up")), "two tools are named look_up, of own_tools and of own_tools"),
+        ((read_file,), "two tools are named read_file, from hermes-rl and from own_tools; rename one of them"),
+        ((look_up, replace(leave, name="look_up")), "two tools are named look_up, from own_tools and from own_tools"),
     ],
 )
 async def test_a_name_that_is_taken_is_refused_at_the_start(own: tuple[Tool, ...], told: str) -> None:
@@ -164,6 +164,6 @@ def test_a_parameter_without_a_type_or_a_name_is_refused() -> None:
     async def many(**options: int) -> None:
         """Take them all."""
 
-    for function, told in ((untyped, "x has not both"), (many, r"\*\*options: int has not both")):
+    for function, told in ((untyped, "x does not have both"), (many, r"\*\*options: int does not have both")):
         with pytest.raises(TypeError, match=told):
             tool(function)

@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.errors import SandboxError, ToolHostError
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import SandboxError, ToolHostError
+from hermes_rl.core.trajectory import Span
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool, ToolUseError, tool
-from hermes_rl.tools.toolsets import all_tools
-from hermes_rl.trajectory import Span
 from tests.tools.conftest import Call
 
 
@@ -50,7 +50,7 @@ async def test_text_that_a_tool_returns_is_told_as_it_is(backend: Backend) -> No
 async def test_an_unexpected_exception_is_told_to_the_model(backend: Backend) -> None:
     text, error = await outcome_of(backend, "unexpectedly")
     assert error == "breaks failed: ZeroDivisionError: by zero"
-    assert jsontext.loads(text) == {"error": error}
+    assert fast_json.loads(text) == {"error": error}
 
 
 async def test_a_misuse_is_told_in_its_own_words(backend: Backend) -> None:

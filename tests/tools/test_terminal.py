@@ -5,9 +5,9 @@ from typing import Any
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import BackgroundProcess, ToolSession
-from hermes_rl.tools.terminal import OUTPUT_SHOWN
-from hermes_rl.tools.toolsets import all_tools
+from hermes_rl.tools.terminal import MAX_OUTPUT_CHARS
 from tests.tools.conftest import Call
 
 # Commands.
@@ -83,7 +83,7 @@ async def test_of_long_output_the_beginning_and_the_end_are_shown(call: Call) ->
     assert output.startswith("first\n")
     assert output.endswith("last\n")
     assert "characters left out" in output
-    assert len(output) < OUTPUT_SHOWN + 100
+    assert len(output) < MAX_OUTPUT_CHARS + 100
 
 
 # Commands left running.

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.environment.groups import run_group
+from hermes_rl.core import fast_json
+from hermes_rl.rollout.group import run_group
 from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.todo import LONGEST_LIST
+from hermes_rl.tools.todo import MAX_TASKS
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text
 from tests.tools.conftest import Call
@@ -60,24 +60,24 @@ async def test_an_empty_list_clears_it(call: Call) -> None:
         ([task("a") | {"colour": "red"}], "todos.0.colour: Extra inputs are not permitted"),
         ([task("a"), task("b"), task("a")], "each id may occur once in todos; repeated: a"),
         ("buy milk", "todos: Input should be a valid list"),
-        ([task(str(number)) for number in range(LONGEST_LIST + 1)], "should have at most 200 items"),
+        ([task(str(number)) for number in range(MAX_TASKS + 1)], "should have at most 200 items"),
     ],
 )
 async def test_a_wrong_list_is_refused_and_nothing_is_changed(session: ToolSession, todos: Any, told: str) -> None:
     await session.call("todo", {"todos": [task("before")]})
     assert told in ((await session.call("todo", {"todos": todos})).error or "")
-    assert jsontext.loads((await session.call("todo", {})).text)["todos"] == [task("before")]
+    assert fast_json.loads((await session.call("todo", {})).text)["todos"] == [task("before")]
 
 
 async def test_a_merge_that_would_make_it_too_long_is_refused(session: ToolSession) -> None:
-    await session.call("todo", {"todos": [task(str(number)) for number in range(LONGEST_LIST)]})
+    await session.call("todo", {"todos": [task(str(number)) for number in range(MAX_TASKS)]})
     outcome = await session.call("todo", {"todos": [task("one more")], "merge": True})
     assert outcome.error == "the list would hold 201 tasks; 200 at most"
 
 
 async def test_rollouts_do_not_see_each_others_lists(host: ToolHost) -> None:
     await host.session("one").call("todo", {"todos": [task("a")]})
-    assert jsontext.loads((await host.session("other").call("todo", {})).text)["todos"] == []
+    assert fast_json.loads((await host.session("other").call("todo", {})).text)["todos"] == []
 
 
 async def test_keeping_a_list_starts_no_sandbox(host: ToolHost, session: ToolSession) -> None:

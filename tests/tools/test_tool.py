@@ -3,9 +3,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from hermes_rl.tools.registry import all_tools
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool, ToolUseError, tool
-from hermes_rl.tools.toolsets import all_tools
 
 
 class Point(BaseModel):

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hermes_rl.environment.groups import run_group
-from hermes_rl.errors import ConfigError, ToolHostError
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.core.errors import ConfigError, ToolHostError
+from hermes_rl.rollout.group import run_group
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools, open_toolsets
 from hermes_rl.tools.session import ToolOutcome, ToolSession
-from hermes_rl.tools.toolsets import all_tools, open_toolsets
 from hermes_rl.tools.vision import _grey_square, media_type
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import (
@@ -212,7 +212,7 @@ async def test_the_key_goes_into_the_request_and_into_no_error(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({}, r"needs a model that reads images: set tool_settings\.vision\.base_url"),
+        ({}, r"needs a multimodal model: set tool_settings\.vision\.base_url"),
         ({"base_url": "localhost:1", "model_name": "eyes"}, r"tool_settings\.vision\.base_url"),
         ({"base_url": "http://127.0.0.1:1/v1"}, r"tool_settings\.vision\.model_name"),
         ({"api_key": SECRET}, r"api_key: Value error, write env:NAME or file:PATH here, not the key itself$"),

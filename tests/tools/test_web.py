@@ -19,29 +19,29 @@ from hypothesis import strategies as st
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
 from hermes_rl.agent.loop import HermesAgentLoop
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.web import fetching
-from hermes_rl.tools.web.bm25 import BM25, terms_of
-from hermes_rl.tools.web.corpus import Corpus, Page, read_corpus
-from hermes_rl.tools.web.extraction import page_of_html
-from hermes_rl.tools.web.fetching import is_public
+from hermes_rl.tools.web import fetch
+from hermes_rl.tools.web.bm25 import BM25, tokenize
+from hermes_rl.tools.web.corpus import Corpus, WebPage, read_corpus
+from hermes_rl.tools.web.extraction import extract_page
+from hermes_rl.tools.web.fetch import is_public
 from tests.support.environments import opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text
 from tests.support.web_pages import ask, forever, hosting, serving, session_of
 
 PAGES = [
-    Page(
+    WebPage(
         "https://animals.test/fox", "The red fox", "Foxes live in dens. The red fox is the largest of the true foxes."
     ),
-    Page("https://animals.test/hen", "The hen", "A hen fears the fox, and lays eggs."),
-    Page("https://stars.test/", "Stars", "Stars are far away. Zürich sees them too. 赤い狐 sees none."),
+    WebPage("https://animals.test/hen", "The hen", "A hen fears the fox, and lays eggs."),
+    WebPage("https://stars.test/", "Stars", "Stars are far away. Zürich sees them too. 赤い狐 sees none."),
 ]
 
 
-def written(path: Path, pages: list[Page]) -> Path:
+def written(path: Path, pages: list[WebPage]) -> Path:
     lines = [json.dumps({"url": page.url, "title": page.title, "text": page.text}) for page in pages]
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -97,20 +97,20 @@ async def test_a_search_that_makes_no_sense_is_told_to_the_model(
 
 
 async def test_pages_of_equal_score_come_in_the_order_of_the_corpus() -> None:
-    pages = [Page(f"https://x.test/{number}", "same", "same words") for number in range(50)]
+    pages = [WebPage(f"https://x.test/{number}", "same", "same words") for number in range(50)]
     hits = await BM25(Corpus(pages)).search("same words", 10)
     assert [hit.url for hit in hits] == [page.url for page in pages[:10]]
 
 
 async def test_an_excerpt_shows_where_the_rarest_word_stands() -> None:
     text = "common " * 500 + "needle " + "common " * 500
-    pages = [Page("https://x.test/", "x", text), Page("https://y.test/", "y", "common")]
+    pages = [WebPage("https://x.test/", "x", text), WebPage("https://y.test/", "y", "common")]
     [hit] = await BM25(Corpus(pages)).search("common needle", 1)
     assert "needle" in hit.text and hit.text.startswith("… ") and hit.text.endswith(" …") and len(hit.text) < 320
 
 
 def test_scores_are_those_of_the_formula() -> None:
-    pages = [Page(str(number), "", text) for number, text in enumerate(["a b b", "b c", "c c c c a a"])]
+    pages = [WebPage(str(number), "", text) for number, text in enumerate(["a b b", "b c", "c c c c a a"])]
     scores = BM25(Corpus(pages)).scores(["a", "c"])
     # Worked out by hand with k1 = 1.2 and b = 0.75; both terms are in two of three pages, 11 / 3 words long on average.
     rarity = math.log(1 + 1.5 / 2.5) * 2.2
@@ -122,21 +122,21 @@ def test_scores_are_those_of_the_formula() -> None:
 
 @given(st.text(max_size=200), st.lists(st.text(max_size=100), min_size=1, max_size=8))
 def test_any_text_can_be_indexed_and_asked_for(query: str, texts: list[str]) -> None:
-    pages = [Page(str(number), text[:10], text) for number, text in enumerate(texts)]
+    pages = [WebPage(str(number), text[:10], text) for number, text in enumerate(texts)]
     hits = asyncio.run(BM25(Corpus(pages)).search(query, 5))
     for hit in hits:
         page = pages[int(hit.url)]
-        assert set(terms_of(query)) & set(terms_of(f"{page.title} {page.text}"))
+        assert set(tokenize(query)) & set(tokenize(f"{page.title} {page.text}"))
 
 
-def many_pages(count: int, words: int = 300) -> list[Page]:
+def many_pages(count: int, words: int = 300) -> list[WebPage]:
     """Pages whose words are as unevenly common as those of a language."""
     chance = random.Random(5)
     vocabulary = [f"word{number}" for number in range(20_000)]
     weights = [1 / (number + 1) for number in range(len(vocabulary))]
     drawn = chance.choices(vocabulary, weights, k=count * words)
     return [
-        Page(f"https://made.test/{number}", f"Page {number}", " ".join(drawn[number * words : (number + 1) * words]))
+        WebPage(f"https://made.test/{number}", f"Page {number}", " ".join(drawn[number * words : (number + 1) * words]))
         for number in range(count)
     ]
 
@@ -181,7 +181,7 @@ async def test_one_to_five_addresses_are_read_at_a_time(session: ToolSession, ur
 
 
 async def test_a_long_page_is_cut_and_says_so(tmp_path: Path) -> None:
-    pages = [Page(f"https://x.test/{number}", "", "x" * 30_000) for number in range(5)]
+    pages = [WebPage(f"https://x.test/{number}", "", "x" * 30_000) for number in range(5)]
     async with session_of(provider="bm25", corpus=written(tmp_path / "c.jsonl", pages)) as session:
         [one] = (await ask(session, "web_extract", urls=["https://x.test/0"]))["results"]
         five = (await ask(session, "web_extract", urls=[page.url for page in pages]))["results"]
@@ -234,7 +234,7 @@ def test_a_corpus_line_that_cannot_be_used_is_named(tmp_path: Path, line: str, p
 def test_a_compressed_corpus_is_read_as_the_plain_one(tmp_path: Path) -> None:
     line = b'{"url": "https://first.test/", "title": "First", "text": "one"}\n'
     (tmp_path / "pages.jsonl.gz").write_bytes(gzip.compress(line))
-    assert read_corpus(tmp_path / "pages.jsonl.gz").pages == (Page("https://first.test/", "First", "one"),)
+    assert read_corpus(tmp_path / "pages.jsonl.gz").pages == (WebPage("https://first.test/", "First", "one"),)
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"x" * 1000)[:-20], b"\x1f\x8b\x08" + b"\x07" * 40])
@@ -256,8 +256,8 @@ def test_a_compressed_corpus_that_is_broken_is_refused(tmp_path: Path, content: 
         ({"provider": "searxng"}, "the provider searxng needs base_url"),
         ({"provider": "bm25", "corpus": "/no/such/file"}, "/no/such/file cannot be read"),
         ({"provider": "searxng", "base_url": "localhost:8888"}, "starts with http:// or https://"),
-        ({"provider": "searxng", "base_url": "http://x.test", "corpus": "x"}, "has no use for corpus"),
-        ({"provider": "searxng", "base_url": "http://x.test", "api_key": "env:X"}, "has no use for api_key"),
+        ({"provider": "searxng", "base_url": "http://x.test", "corpus": "x"}, "does not use corpus"),
+        ({"provider": "searxng", "base_url": "http://x.test", "api_key": "env:X"}, "does not use api_key"),
         ({"provider": "bm25", "corpus": "x", "max_results": 100}, "max_results"),
     ],
 )
@@ -270,7 +270,7 @@ async def test_settings_that_cannot_work_are_refused_before_the_first_rollout(
 
 
 async def test_a_corpus_without_a_page_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no page"):
+    with pytest.raises(ConfigError, match="contains no pages"):
         async with session_of(provider="bm25", corpus=tmp_path):
             pass
 
@@ -385,7 +385,7 @@ async def test_text_is_read_as_it_is(site: str, path: str, content: str) -> None
     ],
 )
 def test_short_and_careless_pages_are_read_too(source: str) -> None:
-    assert page_of_html(source)[1].endswith("short text")
+    assert extract_page(source)[1].endswith("short text")
 
 
 @given(
@@ -393,7 +393,7 @@ def test_short_and_careless_pages_are_read_too(source: str) -> None:
 )
 @settings(deadline=None, max_examples=50)
 def test_no_page_breaks_the_extraction(parts: list[str]) -> None:
-    assert len(page_of_html("".join(parts))) == 2
+    assert len(extract_page("".join(parts))) == 2
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ async def test_a_host_that_does_not_answer_is_told() -> None:
 
 
 async def test_no_more_of_a_large_page_is_kept_than_allowed(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "LARGEST_PAGE", 50_000)
+    monkeypatch.setattr(fetch, "MAX_PAGE_BYTES", 50_000)
     async with live() as session:
         assert "30000 characters left out" in (await read(session, f"{site}/large"))["content"]
 
@@ -450,7 +450,7 @@ async def test_private_networks_are_not_read_by_default(host: str) -> None:
 
 
 async def test_a_redirect_into_a_private_network_is_not_followed(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "is_public", lambda address: address.startswith("127."))
+    monkeypatch.setattr(fetch, "is_public", lambda address: address.startswith("127."))
     async with live(allow_private=False) as session:
         assert (await read(session, f"{site}/text"))["content"] == "as <b>it</b> is"
         assert "169.254.169.254 is in a private network" in (await read(session, f"{site}/to-metadata"))["error"]
@@ -483,7 +483,7 @@ def test_public_addresses_are_told_from_private_ones(address: str, public: bool)
 
 # --- an agent that searches ---
 
-FACT = Page(
+FACT = WebPage(
     "https://made.test/planted", "Registry of lighthouses", "The keeper of Skerry Vane is called Ottoline Marsh."
 )
 
@@ -503,7 +503,7 @@ def searcher(body: dict[str, Any]) -> Reply:
 def large_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pages = many_pages(1200, words=120)
     distractors = [
-        Page(f"https://made.test/light/{number}", "Lighthouses", f"A lighthouse has a keeper, number {number}.")
+        WebPage(f"https://made.test/light/{number}", "Lighthouses", f"A lighthouse has a keeper, number {number}.")
         for number in range(50)
     ]
     return written(tmp_path_factory.mktemp("corpus") / "pages.jsonl", [*pages[:600], FACT, *distractors, *pages[600:]])
@@ -556,6 +556,6 @@ class WithoutWebEnv(KeeperEnv):
 
 async def test_a_toolset_that_was_not_opened_is_named_when_a_reward_needs_it() -> None:
     async with ScriptedModel(searcher) as model:
-        with pytest.raises(ConfigError, match=r"ctx\.web_search needs the toolset web, which this environment has not"):
+        with pytest.raises(ConfigError, match=r"ctx\.web_search needs the toolset web, which is not open"):
             async with opened(WithoutWebEnv, model, terminal_backend="local"):
                 pass

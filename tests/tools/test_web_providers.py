@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hermes_rl.errors import ConfigError, ToolHostError, Whose
+from hermes_rl.core.errors import ConfigError, FailureSource, ToolHostError
 from hermes_rl.tools.web import remote
 from tests.support.web_pages import ask, forever, serving, session_of
 
@@ -131,7 +131,7 @@ every = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: cont
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "INITIAL_BACKOFF", 0.01)
     monkeypatch.setenv("SEARCH_KEY", KEY)
 
 
@@ -189,7 +189,7 @@ async def test_a_provider_that_refuses_us_leaves_the_rollout_unscored(
 ) -> None:
     with pytest.raises(ToolHostError, match=f"{contract.provider} answered {code}") as caught:
         await search(contract, status(code))
-    assert (caught.value.cause, caught.value.whose) == (cause, Whose.TOOL)
+    assert (caught.value.cause, caught.value.whose) == (cause, FailureSource.TOOL)
 
 
 @every
@@ -197,7 +197,7 @@ async def test_a_provider_that_refuses_us_leaves_the_rollout_unscored(
 async def test_a_query_that_is_refused_is_told_to_the_model(contract: Contract, code: int) -> None:
     answer = await search(contract, status(code, "query too long"))
     assert answer == {
-        "error": f"the search was refused; change the query. {contract.provider} answered {code}: query too long"
+        "error": f"the search was rejected; change the query. {contract.provider} answered {code}: query too long"
     }
 
 
@@ -206,7 +206,7 @@ async def test_a_query_that_is_refused_is_told_to_the_model(contract: Contract, 
     "body", ["<html>\xff", "[]", "null", '{"web": []}', '{"results": {}, "web": {"results": 3}}', "{}", ""]
 )
 async def test_an_answer_in_another_form_is_no_fault_of_the_model(contract: Contract, body: str) -> None:
-    with pytest.raises(ToolHostError, match="not in its documented form") as caught:
+    with pytest.raises(ToolHostError, match="returned an undocumented response") as caught:
         await search(contract, status(200, body))
     assert caught.value.cause == "unreadable"
 

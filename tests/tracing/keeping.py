@@ -8,16 +8,16 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
 from hermes_rl.tracing.exporter import export_all
 from hermes_rl.tracing.span import Scope, TracedSpan, new_trace
 
 
 class Kept:
-    def __init__(self, *, share: float = 1.0, content: bool = False) -> None:
-        self.share, self.content = share, content
+    def __init__(self, *, sample_rate: float = 1.0, content: bool = False) -> None:
+        self.sample_rate, self.content = sample_rate, content
         self.records: list[tuple[Any, ...]] = []
-        self.keep = self.records.append
+        self.put = self.records.append
 
     @contextmanager
     def root(self) -> Iterator[TracedSpan]:
@@ -27,7 +27,7 @@ class Kept:
     def exported(self) -> list[ReadableSpan]:
         """The spans, by the way they take from one process to the other."""
         memory = InMemorySpanExporter()
-        lines = [jsontext.dumps([record]) + b"\n" for record in self.records]
+        lines = [fast_json.dumps([record]) + b"\n" for record in self.records]
         assert export_all(lines, Resource.create({"service.name": "hermes-rl"}), memory) == len(self.records)
         return list(memory.get_finished_spans())
 

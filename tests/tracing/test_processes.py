@@ -7,16 +7,16 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.supervision.parts import PartPlan, Plan, Role
-from hermes_rl.runs.supervision.supervisor import Supervisor
-from hermes_rl.runs.supervision.wanted import Wish
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.supervision.components import ComponentPlan, Role, RunPlan
+from hermes_rl.orchestration.supervision.desired_state import DesiredState
+from hermes_rl.orchestration.supervision.supervisor import Supervisor
 from hermes_rl.store.database.store import open_store
-from hermes_rl.tracing.opening import TRACEPARENT, new_traceparent
-from hermes_rl.tracing.span import span, within
+from hermes_rl.tracing.setup import TRACEPARENT, new_traceparent
+from hermes_rl.tracing.span import span, use_span
 from tests.support.inference import USER, inference, saying
 from tests.support.trace_collector import TraceCollector
 from tests.support.trajectory_api import served
@@ -27,7 +27,7 @@ async def test_a_request_to_the_trajectory_api_is_inside_the_span_of_its_caller(
     kept = Kept()
     async with open_store(str(tmp_path / "trajectories.db")) as store:
         with kept.root():
-            async with served(store) as url, Connection(url) as connection:
+            async with served(store) as url, ApiConnection(url) as connection:
                 with span("deliver") as deliver:
                     await connection.request("GET", "/v1/status")
                 await connection.request("GET", "/v1/status")
@@ -86,16 +86,16 @@ def test_a_run_has_a_span_that_its_parts_are_inside_of(tmp_path: Path, monkeypat
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     with TraceCollector() as collector:
         traceparent = new_traceparent()
-        places = RunPlaces("r1")
+        places = RunPaths("r1")
         places.folder.mkdir(parents=True)
-        parts = (PartPlan("api", Role.API, ("true",)),)
-        Plan(parts, folder="/", trace=collector.url, traceparent=traceparent).write(places.plan)
+        parts = (ComponentPlan("api", Role.API, ("true",)),)
+        RunPlan(parts, folder="/", trace=collector.url, traceparent=traceparent).write(places.plan)
         # As one that a keeper started has it.
         monkeypatch.setenv(TRACEPARENT, traceparent)
-        supervisor = Supervisor(places, None, Wish())
-        assert supervisor._lives._span() == {TRACEPARENT: traceparent}
+        supervisor = Supervisor(places, None, DesiredState())
+        assert supervisor._processes._trace_environment() == {TRACEPARENT: traceparent}
         supervisor._trace()
-        supervisor._lives.close()
+        supervisor._processes.close()
         supervisor._record.close()
         [run] = collector.spans
     assert f"00-{run.trace}-{run.id}-01" == traceparent
@@ -108,5 +108,5 @@ def test_a_run_that_is_started_by_a_traced_program_joins_its_trace(monkeypatch: 
 
 
 def test_nothing_is_current_again_after_a_block() -> None:
-    with within(None), span("turn") as begun:
+    with use_span(None), span("turn") as begun:
         assert not begun.on

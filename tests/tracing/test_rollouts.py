@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from tests.environment.outside.programs import SMALL, writes_the_number
+from tests.rollout.external.programs import SMALL, writes_the_number
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, ScriptedModel, Status, Text, always
 from tests.tracing.keeping import Kept, attributes

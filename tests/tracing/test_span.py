@@ -2,16 +2,16 @@ import asyncio
 
 import pytest
 
-from hermes_rl.errors import SandboxError
+from hermes_rl.core.errors import SandboxError
 from hermes_rl.tracing.span import (
-    NOTHING,
+    NO_SPAN,
     current_span,
     group_span,
     headers,
     read_traceparent,
     remote_span,
     span,
-    within,
+    use_span,
 )
 from tests.tracing.keeping import Kept
 
@@ -20,8 +20,8 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def test_where_no_span_is_current_there_is_nothing() -> None:
     with span("turn", (1,)) as begun:
-        begun.note(any_thing=1)
-    assert begun is NOTHING and current_span() is None
+        begun.set_attributes(any_thing=1)
+    assert begun is NO_SPAN and current_span() is None
 
 
 def test_a_span_is_inside_the_one_that_is_current() -> None:
@@ -37,7 +37,7 @@ def test_rounds_of_a_loop_are_spans_beside_each_other() -> None:
     with kept.root() as root, span("turn", (1,)) as turn:
         with span("chat"):
             pass
-        turn.again((2,))
+        turn.restart((2,))
         with span("chat"):
             pass
     first_chat, first, second_chat, second, _ = kept.records
@@ -82,17 +82,17 @@ def test_only_a_span_that_waits_for_another_process_is_told_to_it() -> None:
 
 
 def test_of_a_share_of_groups_the_others_are_not_traced_at_all() -> None:
-    kept = Kept(share=0.0)
+    kept = Kept(sample_rate=0.0)
     with kept.root(), group_span({"group": "g"}) as group, span("rollout") as rollout:
         pass
-    assert (group, rollout, len(kept.records)) == (NOTHING, NOTHING, 1)
+    assert (group, rollout, len(kept.records)) == (NO_SPAN, NO_SPAN, 1)
 
 
 def test_a_span_that_another_task_began_can_be_made_current() -> None:
     kept = Kept()
     with kept.root() as root:
         pass
-    with within(root), span("chat"):
+    with use_span(root), span("chat"):
         pass
     assert kept.records[1][2] == root.id
 

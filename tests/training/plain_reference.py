@@ -9,8 +9,8 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.trajectory import Group, Rollout, Sampling, Sequence
+from hermes_rl.core.trajectory import Group, Rollout, Sampling, Sequence
+from hermes_rl.training.config import TrainerSettings
 
 
 @dataclass

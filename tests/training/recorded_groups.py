@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hermes_rl.errors import Failure, Whose
-from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason
+from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason
 
 RAW = Sampling(1.0, logprobs="raw")
 SOURCE = Provenance("words", "hash", "model", {"hermes-rl": "0"})
-FAILED = Failure(Whose.SANDBOX, "start", "no machine")
+FAILED = Failure(FailureSource.SANDBOX, "start", "no machine")
 
 # Multiples of an eighth, so that equal scores are equal however they are added up; 0.1 is what is not.
 SCORES = st.integers(-8, 8).map(lambda eighths: eighths / 8) | st.just(0.1) | st.just(-0.0)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.api.atropos.scored_data import ORIGIN, read_scored_data
+from hermes_rl.core.trajectory import Group, Sampling, Sequence
+from hermes_rl.extensions import ADVANTAGES
 from hermes_rl.store.codec import GroupView, encode
-from hermes_rl.training.batch import LeftOut, TrainingBatch
-from hermes_rl.training.examples import training_batch
-from hermes_rl.training.settings import Baseline, TrainerSettings
-from hermes_rl.trajectory import Group, Sampling, Sequence
+from hermes_rl.training.batch import ExclusionReason, TrainingBatch, training_batch
+from hermes_rl.training.config import TrainerSettings
 from tests.training.plain_reference import expected
 from tests.training.recorded_groups import RAW, group, groups, rollout, sequence
 
@@ -23,8 +23,8 @@ def batch(*recorded: Group, version: int = 0, **given: Any) -> TrainingBatch:
     return training_batch([encode(one) for one in recorded], TrainerSettings(**given), version)
 
 
-def left_out(*recorded: Group, version: int = 0, **given: Any) -> dict[LeftOut, int]:
-    return dict(batch(*recorded, version=version, **given).left_out)
+def excluded(*recorded: Group, version: int = 0, **given: Any) -> dict[ExclusionReason, int]:
+    return dict(batch(*recorded, version=version, **given).excluded)
 
 
 def worth(made: TrainingBatch) -> list[list[float]]:
@@ -34,14 +34,14 @@ def worth(made: TrainingBatch) -> list[list[float]]:
 @settings(deadline=None)
 @given(
     st.lists(groups(), max_size=4),
-    st.sampled_from(Baseline),
+    st.sampled_from(sorted(ADVANTAGES.builtin)),
     st.booleans(),
     st.integers(0, NOW),
     st.integers(2, 14),
     st.none() | st.integers(2, 60),
 )
 def test_examples_and_causes_are_those_of_plain_loops_over_decoded_groups(
-    recorded: list[Group], advantage: Baseline, per_turn: bool, staleness: int, longest: int, tokens: int | None
+    recorded: list[Group], advantage: str, per_turn: bool, staleness: int, longest: int, tokens: int | None
 ) -> None:
     asked = TrainerSettings(
         advantage=advantage,
@@ -52,7 +52,7 @@ def test_examples_and_causes_are_those_of_plain_loops_over_decoded_groups(
     )
     made = training_batch([encode(one) for one in recorded], asked, NOW)
     rows, causes = expected(recorded, asked, NOW)
-    assert made.left_out == causes
+    assert made.excluded == causes
     places = [(origin.outcome.group, origin.outcome.rollout, origin.sequence) for origin in made.origins]
     assert places == [row.place for row in rows]
     assert [origin.staleness for origin in made.origins] == [row.staleness for row in rows]
@@ -123,12 +123,12 @@ def test_turns_of_a_sequence_that_is_left_out_are_counted_all_the_same() -> None
 def test_more_turn_scores_than_turns_fit_to_no_tokens() -> None:
     recorded = group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#"), rollout(1.0, ".#"))
     made = batch(recorded, per_turn=True)
-    assert made.left_out == {LeftOut.UNMATCHED_TURNS: 1}
+    assert made.excluded == {ExclusionReason.UNMATCHED_TURNS: 1}
     assert worth(made) == [[-0.5], [0.5]]
 
 
 def test_scores_of_turns_need_not_fit_where_scores_of_rollouts_are_compared() -> None:
-    assert not left_out(group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#")))
+    assert not excluded(group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#")))
 
 
 def test_a_rollout_left_out_for_its_turns_still_counts_as_a_reward() -> None:
@@ -137,18 +137,20 @@ def test_a_rollout_left_out_for_its_turns_still_counts_as_a_reward() -> None:
 
 
 def test_a_group_that_is_withheld_is_left_out() -> None:
-    assert left_out(group(rollout(1.0, ".#"), rollout(0.0, ".#"), withheld="why")) == {LeftOut.GROUP_WITHHELD: 1}
+    assert excluded(group(rollout(1.0, ".#"), rollout(0.0, ".#"), withheld="why")) == {
+        ExclusionReason.GROUP_WITHHELD: 1
+    }
 
 
 def test_an_unscored_rollout_is_in_no_baseline() -> None:
     made = batch(group(rollout(None, ".#"), rollout(1.0, ".#"), rollout(0.0, ".#")))
-    assert made.left_out == {LeftOut.UNSCORED: 1}
+    assert made.excluded == {ExclusionReason.UNSCORED: 1}
     assert worth(made) == [[0.5], [-0.5]]
 
 
 def test_a_withheld_rollout_is_in_no_baseline() -> None:
     made = batch(group(rollout(9.0, ".#", withheld="why"), rollout(1.0, ".#"), rollout(0.0, ".#")))
-    assert made.left_out == {LeftOut.WITHHELD: 1}
+    assert made.excluded == {ExclusionReason.WITHHELD: 1}
     assert worth(made) == [[0.5], [-0.5]]
 
 
@@ -156,7 +158,7 @@ def test_a_withheld_rollout_is_in_no_baseline() -> None:
 def test_a_group_without_a_signal_is_dropped_and_counted(scores: list[float]) -> None:
     made = batch(group(*[rollout(score, ".#") for score in scores]))
     assert not made.examples
-    assert made.left_out == {LeftOut.ZERO_SIGNAL: 1}
+    assert made.excluded == {ExclusionReason.ZERO_SIGNAL: 1}
 
 
 def test_rewards_of_a_group_without_a_signal_are_kept() -> None:
@@ -178,27 +180,27 @@ def test_a_batch_of_nothing_but_equal_scores_is_empty_and_not_an_error() -> None
 
 @pytest.mark.parametrize("score", [1e39, 1.7e308])
 def test_scores_beyond_what_a_step_can_compute_are_left_out(score: float) -> None:
-    assert left_out(group(rollout(score, ".#"), rollout(-score, ".#"))) == {LeftOut.OVERFLOW: 1}
+    assert excluded(group(rollout(score, ".#"), rollout(-score, ".#"))) == {ExclusionReason.OVERFLOW: 1}
 
 
 def test_huge_scores_divided_by_their_deviation_are_trained_on() -> None:
-    made = batch(group(rollout(1e308, ".#"), rollout(-1e308, ".#")), advantage=Baseline.MEAN_STD)
+    made = batch(group(rollout(1e308, ".#"), rollout(-1e308, ".#")), advantage="mean_std")
     assert worth(made) == [[1.0], [-1.0]]
 
 
 def test_a_sequence_over_the_limit_is_left_out() -> None:
     made = batch(group(rollout(1.0, "...##"), rollout(0.0, "..##")), max_token_trainer_length=4)
-    assert made.left_out == {LeftOut.TOO_LONG: 1}
+    assert made.excluded == {ExclusionReason.TOO_LONG: 1}
     assert worth(made) == [[0.0, -0.5, -0.5]]
 
 
 def test_a_sequence_of_exactly_the_limit_is_trained_on() -> None:
-    assert not left_out(group(rollout(1.0, "..##"), rollout(0.0, "..##")), max_token_trainer_length=4)
+    assert not excluded(group(rollout(1.0, "..##"), rollout(0.0, "..##")), max_token_trainer_length=4)
 
 
 @pytest.mark.parametrize("mask", ["", ".", "#", "#..", "..."])
 def test_a_sequence_with_nothing_to_learn_is_left_out(mask: str) -> None:
-    assert left_out(group(rollout(1.0, mask), rollout(0.0, ".#"))) == {LeftOut.UNSAMPLED: 1}
+    assert excluded(group(rollout(1.0, mask), rollout(0.0, ".#"))) == {ExclusionReason.UNSAMPLED: 1}
 
 
 WHOLE = sequence("..##")
@@ -207,12 +209,14 @@ WHOLE = sequence("..##")
 @pytest.mark.parametrize(
     ("torn", "cause"),
     [
-        (replace(WHOLE, logprobs=(*WHOLE.logprobs[:-1], None)), LeftOut.NO_LOGPROBS),
-        (replace(WHOLE, versions=(*WHOLE.versions[:-1], None)), LeftOut.NO_VERSIONS),
+        (replace(WHOLE, logprobs=(*WHOLE.logprobs[:-1], None)), ExclusionReason.NO_LOGPROBS),
+        (replace(WHOLE, versions=(*WHOLE.versions[:-1], None)), ExclusionReason.NO_VERSIONS),
     ],
 )
-def test_a_sampled_token_without_its_logprob_or_version_takes_its_sequence_out(torn: Sequence, cause: LeftOut) -> None:
-    assert left_out(group(rollout(1.0, torn, WHOLE), rollout(0.0, WHOLE))) == {cause: 1}
+def test_a_sampled_token_without_its_logprob_or_version_takes_its_sequence_out(
+    torn: Sequence, cause: ExclusionReason
+) -> None:
+    assert excluded(group(rollout(1.0, torn, WHOLE), rollout(0.0, WHOLE))) == {cause: 1}
 
 
 def test_the_oldest_token_says_how_stale_a_sequence_is() -> None:
@@ -228,7 +232,7 @@ def test_a_first_token_that_is_no_target_makes_nothing_stale() -> None:
 
 def test_a_sequence_that_is_too_stale_by_now_is_left_out() -> None:
     recorded = group(rollout(1.0, sequence(".#", version=4)), rollout(0.0, sequence(".#", version=5)))
-    assert left_out(recorded, version=6, max_staleness=1) == {LeftOut.STALE: 1}
+    assert excluded(recorded, version=6, max_staleness=1) == {ExclusionReason.STALE: 1}
 
 
 def test_what_is_stale_counts_in_the_baseline() -> None:
@@ -250,14 +254,14 @@ def test_what_is_stale_counts_in_the_baseline() -> None:
 )
 def test_what_no_weight_makes_up_for_is_left_out(way: Sampling) -> None:
     recorded = group(rollout(1.0, sequence(".#", sampling=way)), rollout(0.0, ".#"))
-    assert left_out(recorded) == {LeftOut.UNCORRECTABLE: 1}
+    assert excluded(recorded) == {ExclusionReason.UNCORRECTABLE: 1}
 
 
 @pytest.mark.parametrize(
     "way", [RAW, Sampling(1.0), Sampling(0.7, logprobs="processed"), Sampling(1.0, 1.0, -1)], ids=str
 )
 def test_what_a_weight_makes_up_for_is_trained_on(way: Sampling) -> None:
-    assert not left_out(group(rollout(1.0, sequence(".#", sampling=way)), rollout(0.0, ".#")))
+    assert not excluded(group(rollout(1.0, sequence(".#", sampling=way)), rollout(0.0, ".#")))
 
 
 def pair(length: int) -> Group:
@@ -272,7 +276,7 @@ def places(made: TrainingBatch) -> list[int]:
 def test_groups_beyond_the_tokens_of_a_batch_are_left_out_and_the_oldest_stay() -> None:
     made = batch(pair(4), pair(4), pair(4), max_batch_tokens=17)
     assert places(made) == [0, 1]
-    assert made.left_out == {LeftOut.BEYOND_BATCH: 1}
+    assert made.excluded == {ExclusionReason.BEYOND_BATCH: 1}
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(16, [0, 1]), (15, [0])])
@@ -287,12 +291,12 @@ def test_a_younger_group_never_takes_the_place_of_an_older_one() -> None:
 def test_a_group_that_fits_into_no_batch_does_not_keep_the_others_out() -> None:
     made = batch(pair(9), pair(4), max_batch_tokens=8)
     assert places(made) == [1]
-    assert made.left_out == {LeftOut.BEYOND_BATCH: 1}
+    assert made.excluded == {ExclusionReason.BEYOND_BATCH: 1}
 
 
 def test_a_group_override_silences_all_of_its_rollouts() -> None:
     recorded = group(rollout(1.0, ".#"), rollout(0.0, ".#"), overrides={"set_advantage_to_zero": True})
-    assert left_out(recorded) == {LeftOut.ZERO_SIGNAL: 1}
+    assert excluded(recorded) == {ExclusionReason.ZERO_SIGNAL: 1}
 
 
 def atropos_group(overrides: Listed[Any] | None, score: float = 1.0) -> Group:
@@ -314,7 +318,7 @@ def test_other_overrides_silence_nothing(overrides: list[Any] | None) -> None:
 
 def test_an_override_silences_an_infinite_advantage_too() -> None:
     silent = {"set_advantage_to_zero": True}
-    assert left_out(atropos_group([silent, silent, silent], score=1.7e308)) == {LeftOut.ZERO_SIGNAL: 1}
+    assert excluded(atropos_group([silent, silent, silent], score=1.7e308)) == {ExclusionReason.ZERO_SIGNAL: 1}
 
 
 def test_a_group_from_atropos_says_no_versions_and_is_left_out_by_that_name() -> None:
@@ -326,7 +330,7 @@ def test_a_group_from_atropos_says_no_versions_and_is_left_out_by_that_name() ->
     }
     _, data = read_scored_data(json.dumps(posted).encode())
     made = training_batch([data], TrainerSettings(), 0)
-    assert made.left_out == {LeftOut.NO_VERSIONS: 2}
+    assert made.excluded == {ExclusionReason.NO_VERSIONS: 2}
 
 
 def test_an_example_knows_the_rollout_it_comes_from() -> None:
@@ -343,7 +347,7 @@ def test_an_example_knows_the_rollout_it_comes_from() -> None:
 )
 def test_a_group_that_cannot_be_read_is_counted_and_the_others_are_trained_on(data: bytes) -> None:
     made = training_batch([data, encode(pair(3))], TrainerSettings(), 0)
-    assert made.left_out == {LeftOut.UNREADABLE: 1}
+    assert made.excluded == {ExclusionReason.UNREADABLE: 1}
     assert places(made) == [1]
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_rl.training.schedules import learning_rate
-from hermes_rl.training.settings import Schedule, TrainerSettings
+from hermes_rl.training.config import Schedule, TrainerSettings
+from hermes_rl.training.step import learning_rate
 
 
 def rates(total_steps: int, **more: Any) -> list[float]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.stopping import Stop
+from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.training import trainer as trainer_module
-from hermes_rl.training.engine import EngineError
-from hermes_rl.training.settings import TrainerSettings
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import EngineError
 from hermes_rl.training.trainer import COMPLETE, RunFailedError
 from tests.api.client.running_api import running_api
 from tests.training.training_run import Died, Run, fill
@@ -20,7 +20,7 @@ FOUR = range(10, 14)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(trainer_module, "FIRST_RETRY_S", 0.001)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_what_asking_again_cannot_mend_fails_the_run_at_once(run: Run) -> 
     def before(name: str) -> None:
         if name == "open":
             next(calls)
-            raise EngineError("wrong key", lasting=True)
+            raise EngineError("wrong key", permanent=True)
 
     run.engines.before = before
     with pytest.raises(RunFailedError, match="wrong key"):
@@ -118,11 +118,11 @@ async def test_a_batch_without_signal_is_acknowledged_and_leaves_the_weights(tmp
 
 async def test_a_run_told_to_stop_keeps_what_it_learned(run: Run) -> None:
     run.settings = TrainerSettings(base_url="http://engine", batch_size=2, total_steps=9, checkpoint_every=3)
-    stop = Stop(5.0)
+    stop = StopSignal(5.0)
     running = asyncio.create_task(run.start(stop))
     while 4 not in run.metrics:
         await asyncio.sleep(0.01)
-    stop.tell("SIGTERM")
+    stop.request("SIGTERM")
     assert await running == "SIGTERM"
     assert run.learned() == tuple(FOUR)
 
@@ -130,7 +130,7 @@ async def test_a_run_told_to_stop_keeps_what_it_learned(run: Run) -> None:
 async def test_an_engine_lost_while_a_batch_is_waited_for_is_opened_again(run: Run) -> None:
     run.settings = run.settings.model_copy(update={"total_steps": 5})
     async with run.trainer() as trainer:
-        running = asyncio.create_task(trainer.run(Stop(5.0)))
+        running = asyncio.create_task(trainer.run(StopSignal(5.0)))
         while trainer.progress.state != "waiting for a batch" or trainer.progress.step < 4:
             await asyncio.sleep(0.01)
         trainer.engine_lost(EngineError("it forgot the policy"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl import HermesAgentEnvConfig
-from hermes_rl.training.settings import TrainerSettings
+from hermes_rl.training.config import TrainerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = {"tinker": TrainerSettings.model_fields, "env": HermesAgentEnvConfig.model_fields}

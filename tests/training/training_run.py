@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.stopping import Stop
-from hermes_rl.training.engine import TrainingEngine
-from hermes_rl.training.learning import GroupLearning
-from hermes_rl.training.lineage import Lineage
-from hermes_rl.training.settings import TrainerSettings
+from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.core.trajectory import Sampling, Sequence
+from hermes_rl.training.checkpoints import Lineage
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import TrainingEngine
+from hermes_rl.training.step import GRPOStep
 from hermes_rl.training.trainer import Trainer
-from hermes_rl.trajectory import Sampling, Sequence
 from tests.api.client.running_api import RunningApi
 from tests.store.database.making import make_group, make_rollout
 from tests.support.training_engine import Engines
@@ -87,21 +87,21 @@ class Run:
 
     @asynccontextmanager
     async def trainer(self) -> AsyncIterator[Trainer]:
-        async with Connection(self.api.url) as connection:
+        async with ApiConnection(self.api.url) as connection:
             client = CountedClient(connection, "t", patience=5.0, before=self.before)
             yield Trainer(
                 self.settings,
                 self.lineage,
                 client,
                 self.engines.open,
-                GroupLearning(self.settings),
+                GRPOStep(self.settings),
                 self.published,
                 self.metrics.__setitem__,
             )
 
-    async def start(self, stop: Stop | None = None, *, within: float = 20.0) -> str:
+    async def start(self, stop: StopSignal | None = None, *, within: float = 20.0) -> str:
         async with self.trainer() as trainer, asyncio.timeout(within):
-            return await trainer.run(stop or Stop(5.0))
+            return await trainer.run(stop or StopSignal(5.0))
 
     def learned(self) -> tuple[int, ...]:
         """What the weights of the last checkpoint learned, by the first tokens of the batches."""

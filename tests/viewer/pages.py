@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from hermes_rl.api.listening import listen, own_names, serving
 from hermes_rl.cli.viewed_runs import viewed_runs
-from hermes_rl.tools.browser.chromium import found_executable
+from hermes_rl.http.server import allowed_hosts, listen, serve_in_background
+from hermes_rl.tools.browser.chromium import find_executable
 from hermes_rl.viewer.app import create_app
-from hermes_rl.viewer.desk import Desk
+from hermes_rl.viewer.service import ViewerService
 from tests.support.recorded_runs import make_run, write_steps
 from tests.viewer.recording import TOKEN, group, rollout, write_evaluation, write_lines
 
@@ -53,22 +53,22 @@ class Visit:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[str]:
     """The address of a viewer over the records that stand in the folder, with its token."""
-    desk = Desk(["r1", *(str(folder / name) for name in ("words.jsonl", "first", "second"))], viewed_runs())
+    service = ViewerService(["r1", *(str(folder / name) for name in ("words.jsonl", "first", "second"))], viewed_runs())
     try:
         with listen("127.0.0.1", 0) as listening:
             port = listening.getsockname()[1]
-            app = create_app(desk, token=TOKEN, hosts=own_names("127.0.0.1", None), port=port)
-            async with serving(app, listening) as url:
+            app = create_app(service, token=TOKEN, hosts=allowed_hosts("127.0.0.1", None), port=port)
+            async with serve_in_background(app, listening) as url:
                 yield f"{url}/?token={TOKEN}"
     finally:
-        desk.close()
+        service.close()
 
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=found_executable(None), chromium_sandbox=os.geteuid() != 0
+            executable_path=find_executable(None), chromium_sandbox=os.geteuid() != 0
         )
         try:
             yield browser

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from hermes_rl.viewer.app import create_app
-from hermes_rl.viewer.desk import Desk
+from hermes_rl.viewer.service import ViewerService
 from hermes_rl.viewer.sources.source import Runs, no_runs
 
 TOKEN = "a-token-of-the-test"
@@ -132,15 +132,15 @@ def write_evaluation(folder: Path, scores: Sequence[float]) -> None:
 
 @contextmanager
 def viewing(*targets: str | Path, runs: Runs | None = None, static: Path | None = None) -> Iterator[Asking]:
-    desk = Desk([str(target) for target in targets], runs or no_runs())
+    service = ViewerService([str(target) for target in targets], runs or no_runs())
     try:
         files = {} if static is None else {"static": static}
-        app = create_app(desk, token=TOKEN, hosts=HOSTS, port=PORT, **files)
+        app = create_app(service, token=TOKEN, hosts=HOSTS, port=PORT, **files)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         with TestClient(app, f"http://127.0.0.1:{PORT}", headers=headers, follow_redirects=False) as client:
             yield Asking(client)
     finally:
-        desk.close()
+        service.close()
 
 
 def until(true: Callable[[], object], seconds: float = 60.0) -> None:

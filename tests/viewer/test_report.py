@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hermes_rl.cli.viewed_runs import viewed_runs
-from hermes_rl.errors import ConfigError
-from hermes_rl.viewer.report import holding, making
-from hermes_rl.viewer.report.making import PAGE_BYTES, Report, write_report
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.viewer.report import builder, selection
+from hermes_rl.viewer.report.builder import PAGE_BYTES, ReportContents, write_report
 from hermes_rl.viewer.sources.source import no_runs
 from tests.support.recorded_runs import make_run, write_steps
 from tests.viewer.recording import group, rollout, viewing, write_evaluation, write_lines
@@ -61,7 +61,7 @@ class Page(HTMLParser):
 
 @dataclass
 class Made:
-    report: Report
+    report: ReportContents
     page: Page
 
     @property
@@ -157,7 +157,7 @@ def test_groups_are_spread_evenly_and_the_note_says_of_how_many(made: Making, gr
 
 def test_the_order_in_which_room_is_given_is_spread_from_the_beginning() -> None:
     ids = [str(number) for number in range(100)]
-    order = holding.coarse_first(ids)
+    order = selection.bit_reversal_order(ids)
     assert sorted(order, key=int) == ids
     assert sorted(map(int, order[:4])) == [0, 32, 64, 96]
 
@@ -210,11 +210,11 @@ def test_a_page_runs_its_own_script_and_reaches_no_other_address(made: Making, g
 
 
 def test_a_long_text_and_a_long_conversation_are_cut_and_say_so(made: Making, tmp_path: Path) -> None:
-    talk = [{"role": "user", "content": f"message {number}"} for number in range(holding.MESSAGES + 30)]
+    talk = [{"role": "user", "content": f"message {number}"} for number in range(selection.MAX_MESSAGES + 30)]
     long = rollout(1, 0.5, "x" * 5_000_000)
     told = made(write_lines(tmp_path / "groups.jsonl", group(0, rollout(0, 0.5, messages=talk), long)))
     conversation = told.answers[f"{told.base}/rollouts/1-0/messages"]
-    assert (len(conversation["rows"]), conversation["total"]) == (holding.MESSAGES, holding.MESSAGES + 30)
+    assert (len(conversation["rows"]), conversation["total"]) == (selection.MAX_MESSAGES, selection.MAX_MESSAGES + 30)
     text = told.answers[f"{told.base}/rollouts/1-1/messages"]["rows"][1]["content"]
     assert (len(text["text"]), text["chars"], text["cut"]) == (20_000, 5_000_000, True)
 
@@ -222,8 +222,8 @@ def test_a_long_text_and_a_long_conversation_are_cut_and_say_so(made: Making, tm
 def test_a_page_stays_below_its_size_and_keeps_both_ends(
     made: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PAGE_BYTES", 600_000)
-    monkeypatch.setattr(holding, "LEAST_BYTES", 30_000)
+    monkeypatch.setattr(builder, "PAGE_BYTES", 600_000)
+    monkeypatch.setattr(selection, "MIN_GROUP_BYTES", 30_000)
     two = [rollout(place, 0.5, "x" * 19_000) for place in range(2)]
     path = write_lines(tmp_path / "groups.jsonl", *(group(number, *two) for number in range(60)))
     told = made(path)
@@ -238,8 +238,8 @@ def test_a_page_stays_below_its_size_and_keeps_both_ends(
 def test_a_group_of_many_rollouts_leaves_room_for_others(
     made: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PAGE_BYTES", 600_000)
-    monkeypatch.setattr(holding, "LEAST_BYTES", 100_000)
+    monkeypatch.setattr(builder, "PAGE_BYTES", 600_000)
+    monkeypatch.setattr(selection, "MIN_GROUP_BYTES", 100_000)
     large = group(0, *(rollout(place, 0.5, "x" * 19_000) for place in range(40)))
     told = made(write_lines(tmp_path / "groups.jsonl", large, *(group(number) for number in range(1, 5))))
     assert told.report.groups_held == 5
@@ -255,8 +255,8 @@ def test_tokens_get_what_room_is_left(made: Making, tmp_path: Path, monkeypatch:
     )
     told = made(path)
     page = told.answers[f"{told.base}/rollouts/1-0/tokens?sequence=0"]
-    assert (len(page["ids"]), page["total"], page["logprobs"][0]) == (holding.TOKENS, 9_000, -0.3333)
-    monkeypatch.setattr(making, "WITH_TOKENS_BYTES", 0)
+    assert (len(page["ids"]), page["total"], page["logprobs"][0]) == (selection.MAX_TOKENS, 9_000, -0.3333)
+    monkeypatch.setattr(builder, "WITH_TOKENS_BYTES", 0)
     assert not [name for name in made(path).answers if "tokens" in name]
 
 
@@ -282,8 +282,8 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one_and_nothing_else(
     made: Making, groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(groups).page.bytes
-    monkeypatch.setattr(making, "PAGE_BYTES", 1_000)
-    with pytest.raises(ConfigError, match="too much for one page"):
+    monkeypatch.setattr(builder, "PAGE_BYTES", 1_000)
+    with pytest.raises(ConfigError, match="exceed the size of a report"):
         made(groups)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["page.html"]
     assert (tmp_path / "out" / "page.html").read_bytes() == before

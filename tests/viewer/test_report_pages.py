@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from hermes_rl.cli.viewed_runs import viewed_runs
-from hermes_rl.viewer.report.making import write_report
+from hermes_rl.viewer.report.builder import write_report
 from tests.viewer.pages import GROUPS, Theme, Visit, chromium, reading, write_everything
 from tests.viewer.test_pages import PAGES, SERIOUS, axe
 

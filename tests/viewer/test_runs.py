@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.sinks.following import Followed
-from hermes_rl.viewer.answers.runs import curve, steps_of
+from hermes_rl.sinks.tail import MetricsTail
+from hermes_rl.viewer.responses.runs import curve, read_steps
 from hermes_rl.viewer.sources.source import Runs
 from tests.viewer.recording import Asking, group, rollout, until, viewing, write_lines
 
@@ -44,7 +44,7 @@ def write_steps(path: Path, count: int) -> None:
 
 def test_a_curve_has_a_band_around_the_reward(tmp_path: Path) -> None:
     write_steps(tmp_path / "metrics.jsonl", 3)
-    told = curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))
+    told = curve(read_steps(tmp_path / "metrics.jsonl", MetricsTail().steps))
     assert told["steps"] == [1, 2, 3]
     assert "text" not in told["series"]
     assert told["bands"]["reward/mean"]["low"][0] == 0.5 - 1.96 * 0.2 / 4
@@ -52,13 +52,13 @@ def test_a_curve_has_a_band_around_the_reward(tmp_path: Path) -> None:
 
 def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path: Path) -> None:
     write_steps(tmp_path / "metrics.jsonl", 2_501)
-    told = curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))
+    told = curve(read_steps(tmp_path / "metrics.jsonl", MetricsTail().steps))
     assert len(told["steps"]) <= 1_000
     assert (told["steps"][-1], told["every"]) == (2_501, 3)
 
 
 def test_a_run_that_has_measured_nothing_has_an_empty_curve(tmp_path: Path) -> None:
-    assert curve(steps_of(tmp_path / "metrics.jsonl", Followed().steps))["steps"] == []
+    assert curve(read_steps(tmp_path / "metrics.jsonl", MetricsTail().steps))["steps"] == []
 
 
 def test_a_run_is_told_live(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_two_evaluations_are_compared_item_by_item(tmp_path: Path) -> None:
 def test_evaluations_that_are_read_whole_at_once_are_not_said_to_be_read_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_rl.viewer.indexers.PROCESSES", 0)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.MAX_PROCESSES", 0)
     evaluation(tmp_path / "a", 0.0, 1.0)
     evaluation(tmp_path / "b", 1.0, 1.0)
     with viewing(tmp_path / "a", tmp_path / "b") as ask:
@@ -128,8 +128,8 @@ def test_evaluations_that_are_read_whole_at_once_are_not_said_to_be_read_still(
 def test_an_evaluation_does_not_wait_for_others_that_are_only_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_rl.viewer.indexers.PROCESSES", 1)
-    monkeypatch.setattr("hermes_rl.viewer.indexers.FOLLOWED_SECONDS", 10_000.0)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.MAX_PROCESSES", 1)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.FOLLOW_SECONDS", 10_000.0)
     names = ("a", "b", "c")
     for name in names:
         evaluation(tmp_path / name, *[0.5] * 60)

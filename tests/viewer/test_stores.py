@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from hermes_rl.core.trajectory import StopReason
 from hermes_rl.store.database.groups import Retention
 from hermes_rl.store.database.store import Store
-from hermes_rl.trajectory import StopReason
-from hermes_rl.viewer.report.making import write_report
+from hermes_rl.viewer.report.builder import write_report
 from hermes_rl.viewer.sources.source import no_runs
 from tests.store.database.making import make_failed, make_group, make_rollout, make_sequence
 from tests.viewer.recording import Asking, until, viewing
@@ -125,7 +125,7 @@ def test_a_file_that_is_no_trajectory_database_is_told(tmp_path: Path) -> None:
         other.execute("CREATE TABLE groups (n)")
     with viewing(path) as ask:
         [source] = ask("/api/home")["sources"]
-        assert "no trajectory database" in source["problem"]
+        assert "not a trajectory database" in source["problem"]
 
 
 async def test_a_report_is_made_of_it(store: Store, address: str, tmp_path: Path) -> None:

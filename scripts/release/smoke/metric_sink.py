@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import MetricsRun, open_sinks
+from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.selection import SinkConfig
 
 OFFLINE = {"WANDB_MODE": "offline", "TRACKIO_DIR": "trackio", "HF_HUB_OFFLINE": "1"}
 
@@ -24,10 +24,10 @@ def main(given: dict[str, Any]) -> str:
 
 async def logged(name: str) -> None:
     run = MetricsRun("smoke", Path("data"), "a run", config={"group_size": 3})
-    async with open_sinks(run, Asked([name], use_wandb=None if name == "wandb" else False)) as sinks:
+    async with open_sinks(run, SinkConfig([name], use_wandb=None if name == "wandb" else False)) as sinks:
         sinks.log({"train": {"mean_score": 0.25}})
         sinks.log({"eval/mean_reward": 0.75}, step=20)
-    assert sinks.on == [name] and not any(sinks.failures.values()), (sinks.on, sinks.failures)
+    assert sinks.active == [name] and not any(sinks.failures.values()), (sinks.active, sinks.failures)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from hermes_rl.sandbox.backends import make_backend
+from hermes_rl.sandbox.backends.registry import make_backend
 
 
 def main(given: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
+from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
 
 
 def main(_given: dict[str, Any]) -> str:

@@ -8,10 +8,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hermes_rl.sandbox.local import LocalBackend
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.tools.host import ToolHost
-from hermes_rl.tools.toolsets import open_toolsets
+from hermes_rl.tools.registry import open_toolsets
 
 PAGE = b"<title>Smoke</title><button onclick=\"document.title='Clicked'\">Press</button>"
 

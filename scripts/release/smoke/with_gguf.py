@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes_rl.training.weights.tensors import Form, stored, write_tensors
+from hermes_rl.training.weights.tensors import TensorInfo, to_tensor, write_tensors
 
 HIDDEN, INNER, HEADS, WIDTH, WORDS = 16, 24, 2, 8, 40
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -68,9 +68,9 @@ def main(_given: dict[str, Any]) -> str:
 def written(folder: Path, file: str, shapes: dict[str, tuple[int, ...]], name: str, config: Any) -> Path:
     chance = np.random.default_rng(0)
     folder.mkdir()
-    tensors = {one: stored(chance.normal(size=shape).astype(np.float32), "F32") for one, shape in shapes.items()}
-    forms = {one: Form.of("F32", shape) for one, shape in shapes.items()}
-    write_tensors(folder / file, forms, tensors.__getitem__)
+    tensors = {one: to_tensor(chance.normal(size=shape).astype(np.float32), "F32") for one, shape in shapes.items()}
+    infos = {one: TensorInfo.for_shape("F32", shape) for one, shape in shapes.items()}
+    write_tensors(folder / file, infos, tensors.__getitem__)
     (folder / name).write_text(json.dumps(config))
     return folder
 

@@ -5,10 +5,10 @@ import json
 import sys
 from typing import Any
 
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, StopReason
 from hermes_rl.store.codec import encode
-from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.registrations import TrainerRow
 from hermes_rl.store.database.store import open_store
-from hermes_rl.trajectory import Group, Provenance, Rollout, StopReason
 
 
 def main(given: dict[str, Any]) -> str:
@@ -20,7 +20,7 @@ async def stored(address: str) -> str:
     rollout = Rollout(item_id="item", index=0, seed=0, messages=said, score=0.5, stop_reason=StopReason.NATURAL)
     data = encode(Group(item_id="item", item={}, rollouts=(rollout,), provenance=Provenance("e", "h", "m", {}), id="a"))
     async with open_store(address) as store:
-        await store.register_trainer(Trainer("trainer", 1, needs=()))
+        await store.register_trainer(TrainerRow("trainer", 1, needs=()))
         environment = await store.register_environment("smoke")
         added = await store.add(environment.id, data)
     async with open_store(address) as store:

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-from hermes_rl.runs.replicas.ray_actor import ReplicaActor
+from hermes_rl.orchestration.replicas.ray_actor import ReplicaActor
 
 
 def main(_given: dict[str, Any]) -> str:
@@ -16,7 +16,7 @@ def main(_given: dict[str, Any]) -> str:
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         actor: Any = ray.remote(ReplicaActor).remote("smoke", "order", 1.0)
-        order, _life, _node, workers, _lines = ray.get(actor.look.remote("driver"), timeout=120)
+        order, _life, _node, workers, _lines = ray.get(actor.poll.remote("driver"), timeout=120)
         assert (order, workers) == ("order", {}), (order, workers)
         ray.kill(actor)
     finally:

@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.formats import chat_format
-from hermes_rl.tokens.tokenizer import load_tokenizer
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.factory import chat_format
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"

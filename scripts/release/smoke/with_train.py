@@ -7,9 +7,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hermes_rl.training.busy import Busy
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.training.tinker_api.engine import TinkerEngine
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.tinker.engine import TinkerEngine
+from hermes_rl.training.utilization import BusyTimer
 
 MODEL = "a-model"
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def main(_given: dict[str, Any]) -> str:
 
 
 async def opened(settings: TrainerSettings) -> None:
-    engine = await TinkerEngine.open(settings, None, busy=Busy(), decode=str, context=64)
+    engine = await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=64)
     assert type(engine).__name__ == "TinkerEngine"
 
 

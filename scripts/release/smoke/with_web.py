@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any
 
-from hermes_rl.tools.web.extraction import page_of_html
+from hermes_rl.tools.web.extraction import extract_page
 
 PAGE = """<html><head><title>Lakes &amp; rivers</title></head><body><nav><a href="/">Menu</a></nav>
 <article><h1>Lakes</h1><p>Lake Baikal is the deepest lake of the world, with 1,642 metres of water at its deepest.</p>
@@ -12,7 +12,7 @@ PAGE = """<html><head><title>Lakes &amp; rivers</title></head><body><nav><a href
 
 
 def main(_given: dict[str, Any]) -> str:
-    title, text = page_of_html(PAGE)
+    title, text = extract_page(PAGE)
     assert title == "Lakes & rivers", title
     assert "Baikal" in text and "1642" in text, text
     return f"a page read as {len(text)} characters of Markdown"

@@ -1,1 +1,1 @@
-"""The agent: the loop every rollout spends its life in, its limits, and the result it hands to the reward."""
+"""The agent loop of a rollout, its limits, and the result it hands to the reward."""

@@ -1,7 +1,7 @@
-"""Compaction: what to do with a conversation that outgrows the model's context.
+"""Compaction: shortens a conversation that outgrows the model's context.
 
-A strategy gives a shorter conversation to go on with, or None when it cannot; then the rollout ends as context_full.
-What was said stays in the record whole; only what the model is sent gets shorter.
+A strategy returns a shorter conversation to continue with, or None if it cannot; the rollout then ends as context_full.
+The record keeps the full conversation; only what is sent to the model gets shorter.
 """
 
 from collections.abc import Sequence
@@ -9,37 +9,37 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN
-from hermes_rl.messages import Message, content_text
+from hermes_rl.core.messages import Message, content_text
 
 
 class Compaction(Protocol):
     async def compact(self, messages: Sequence[Message], room: int) -> list[Message] | None:
-        """A conversation of about `room` tokens at most that carries on from this one."""
+        """A conversation of at most about `room` tokens that continues this one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DropOldResults:
-    """Replace all tool results but the latest `keep` by a note.
+    """Replace all tool results except the latest `keep` with a note.
 
-    Results are most of a long conversation and the part an agent can get again; its own words are never touched. All go
-    at once, since each compaction costs the engine its prefix cache and begins a new sequence.
+    Results are most of a long conversation, and an agent can get them again; its own messages are never changed. All
+    are replaced at once, since each compaction loses the engine's prefix cache and starts a new sequence.
     """
 
     keep: int = 3
     note: str = "(dropped to save room; call again if needed)"
 
     async def compact(self, messages: Sequence[Message], room: int) -> list[Message] | None:
-        results = [place for place, message in enumerate(messages) if message.get("role") == "tool"]
+        results = [index for index, message in enumerate(messages) if message.get("role") == "tool"]
         old = set(results[: len(results) - self.keep])
         shorter = [
-            {**message, "content": self.note} if place in old else message for place, message in enumerate(messages)
+            {**message, "content": self.note} if index in old else message for index, message in enumerate(messages)
         ]
-        return shorter if tokens_in(shorter) <= room else None
+        return shorter if estimate_tokens(shorter) <= room else None
 
 
-def tokens_in(messages: Sequence[Message]) -> int:
-    """About how many tokens messages take; only for deciding, never for training."""
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Estimated tokens of messages; for decisions only, never for training."""
     return (
         sum(
             len(content_text(message.get("content"))) + len(str(message.get("tool_calls") or ""))

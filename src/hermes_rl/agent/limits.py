@@ -1,23 +1,23 @@
-"""What ends a rollout besides the model's own word, and how much of a tool's answer the model is shown.
+"""Limits that end a rollout, and how much of a tool result the model is shown.
 
-All of it is a value. The deadline is counted on the policy's own clock (the tokens it sampled and the time its tools
-ran), so a slow endpoint or a waiting queue never costs the policy anything.
+The deadline counts the policy's own time only (the tokens it sampled and the time its tools ran), so that a slow
+endpoint or a queue never costs the policy anything.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 CHARACTERS_PER_TOKEN = 4
-# Room that must be left for an answer; with less there is no point in asking.
-LEAST_ANSWER_TOKENS = 16
+# Minimum room for an answer; with less there is no point in asking.
+MIN_ANSWER_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ResultBudget:
-    """Characters of tool results: of one, of a turn's, of the whole conversation's, and of a preview.
+    """Limits on the characters of tool results: per result, per turn, per conversation, and of a preview.
 
-    A tool in `overrides` has its own limit; None is no limit. `read_file` has none, since a spilled result is read back
-    with it, and is cut short instead.
+    A tool in `overrides` has its own limit; None is no limit. `read_file` has none, since spilled results are read back
+    with it; its result is truncated instead.
     """
 
     per_result: int = 100_000
@@ -30,7 +30,7 @@ class ResultBudget:
         return self.overrides.get(tool, self.per_result)
 
     def scaled_to(self, context_tokens: int | None) -> "ResultBudget":
-        """Never more than a quarter of the context for one result, half for a turn, three quarters for all of them."""
+        """At most a quarter of the context for one result, half for a turn, three quarters for all of them."""
         if context_tokens is None:
             return self
         room = context_tokens * CHARACTERS_PER_TOKEN
@@ -47,7 +47,7 @@ class ResultBudget:
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """Bounds of one rollout; None is no bound."""
+    """Limits of one rollout; None is no limit."""
 
     max_tool_calls: int | None = None
     max_calls_per_turn: int = 64

@@ -1,15 +1,15 @@
-"""AgentResult: what the loop hands to the reward. Fields are named as in the seeds; properties save authors digging."""
+"""AgentResult: what the loop hands to the reward, with the seeds' field names."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_rl.messages import Message, ToolCall, final_response, tool_calls, tools_used
-from hermes_rl.trajectory import Reward, StopReason, Timing, ToolUse, Usage
+from hermes_rl.core.messages import Message, ToolCall, final_response, tool_calls, tools_used
+from hermes_rl.core.trajectory import Reward, StopReason, Timing, ToolUse, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class ToolError:
-    """A tool call that went wrong. `turn` counts from 1."""
+    """A failed tool call. `turn` counts from 1."""
 
     turn: int
     tool_name: str
@@ -20,9 +20,9 @@ class ToolError:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """How an agent that is a program of its own ended. `exit_code` is None for one that we ended, `ended_for` says why.
+    """How an external agent program ended. If we ended it, `exit_code` is None and `ended_for` is the reason.
 
-    `output` is what it wrote, the beginning and the end of what is long.
+    `output` is what it wrote; a long output is cut to its beginning and end.
     """
 
     exit_code: int | None
@@ -52,15 +52,15 @@ class AgentResult:
 
     @property
     def final_response(self) -> str:
-        """The text of the agent's last message that has any; never that of a worked example in the prompt."""
+        """The text of the agent's last message with text; never that of a worked example in the prompt."""
         return final_response(self.messages[self.prompt_length :])
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Every call the agent made, worked examples in the prompt not counted."""
+        """Every call the agent made, without worked examples in the prompt."""
         return tool_calls(self.messages[self.prompt_length :])
 
     @property
     def tools_used(self) -> list[str]:
-        """The names of the tools it called, worked examples in the prompt not counted."""
+        """The names of the tools it called, without worked examples in the prompt."""
         return tools_used(self.messages[self.prompt_length :])

@@ -1,1 +1,1 @@
-"""The trajectory API: groups in, batches out, durable in between; its server, its client, and Atropos' own routes."""
+"""The trajectory API: groups in, batches out, durable in between; server, client, and Atropos-compatible routes."""

@@ -1,1 +1,1 @@
-"""The hermes-rl command."""
+"""The `hermes-rl` command line, one module per command."""

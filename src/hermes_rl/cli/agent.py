@@ -1,53 +1,53 @@
-"""`hermes-rl agent VERB …`: the ready-made agents, and installing one for the sandboxes of this machine."""
+"""`hermes-rl agent`: list and install ready-made agents."""
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.agents.installing import STEPS, install, installed
-from hermes_rl.agents.registry import AGENTS, known
+from hermes_rl.agent.harnesses.installer import STEPS, install, installed_folder
+from hermes_rl.agent.harnesses.registry import get_agent, listed_agents
 from hermes_rl.cli.progress import progress
+from hermes_rl.core import fast_json
 
 
 @click.group()
 def agent() -> None:
-    """See and install agents of others, to train them in place of our loop."""
+    """List and install ready-made agents to train instead of the built-in loop."""
 
 
 @agent.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_agents(as_json: bool) -> None:
-    """List the ready-made agents, and where each is installed."""
+    """List the ready-made agents and where they are installed."""
     if as_json:
         click.echo(
-            jsontext.dumps(
+            fast_json.dumps(
                 [
                     {
-                        "name": one.name,
-                        "version": one.version,
-                        "about": one.about,
-                        "licence": one.licence,
-                        "dialect": one.dialect,
-                        "folder": str(folder) if (folder := installed(one)) else None,
+                        "name": agent.name,
+                        "version": agent.version,
+                        "about": agent.about,
+                        "licence": agent.licence,
+                        "dialect": agent.dialect,
+                        "folder": str(folder) if (folder := installed_folder(agent)) else None,
                     }
-                    for one in AGENTS.values()
+                    for agent in listed_agents()
                 ]
             )
         )
         return
-    for one in AGENTS.values():
-        folder = installed(one)
-        click.echo(f"{one.name:<14} {one.version:<9} {one.about} ({one.licence}; {one.dialect})")
+    for agent in listed_agents():
+        folder = installed_folder(agent)
+        click.echo(f"{agent.name:<14} {agent.version:<9} {agent.about} ({agent.licence}; {agent.dialect})")
         click.echo(f"{'':<14} {'':<9} {f'installed: {folder}' if folder else 'not installed'}")
 
 
 @agent.command("install")
 @click.argument("name")
 def install_agent(name: str) -> None:
-    """Install an agent for the sandboxes of this machine. Needs a network, once; a rollout never does."""
-    one = known(name)
-    folder = installed(one)
+    """Install an agent for the sandboxes of this machine. Needs the network; rollouts do not."""
+    agent = get_agent(name)
+    folder = installed_folder(agent)
     if folder is None:
-        click.echo(f"installing {name} {one.version} for the sandboxes of this machine, about a minute", err=True)
+        click.echo(f"installing {name} {agent.version}, about a minute", err=True)
         with progress(f"installing {name}", STEPS) as steps:
-            folder = install(one, steps.show)
+            folder = install(agent, steps.show)
     click.echo(str(folder))

@@ -1,4 +1,4 @@
-"""`hermes-rl clean`: what fills the disk, and removing what nothing uses."""
+"""`hermes-rl clean`: list disk usage, and remove what nothing uses."""
 
 import os
 import re
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.cleanup.plan import Item, Kind, Plan, Selection, disk_bytes, plan
-from hermes_rl.runs.cleanup.removal import remove_all
-from hermes_rl.runs.cleanup.scan import find
-from hermes_rl.runs.cleanup.usage import measured
-from hermes_rl.terminal.running import warn
+from hermes_rl.console.run_command import warn
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.cleanup.plan import CleanupPlan, DiskItem, ItemKind, Selection, disk_bytes, plan
+from hermes_rl.orchestration.cleanup.removal import remove_all
+from hermes_rl.orchestration.cleanup.scan import find_disk_items
+from hermes_rl.orchestration.cleanup.usage import measure
 
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
@@ -27,7 +27,7 @@ def _age(_context: click.Context, _option: click.Parameter, value: str | None) -
         return None
     if match := re.fullmatch(r"(\d+)([hdw])", value):
         return int(match[1]) * _SECONDS[match[2]]
-    raise click.BadParameter(f"{value!r} is not an age; write hours, days or weeks like 12h, 14d or 4w")
+    raise click.BadParameter(f"{value!r} is not an age; use hours, days or weeks, such as 12h, 14d or 4w")
 
 
 @click.command(context_settings={"max_content_width": 110})
@@ -36,33 +36,35 @@ def _age(_context: click.Context, _option: click.Parameter, value: str | None) -
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice([kind.value for kind in Kind]),
-    help="Only this kind; may be repeated.",
+    type=click.Choice([kind.value for kind in ItemKind]),
+    help="Select this kind; repeatable.",
 )
-@click.option("--older-than", callback=_age, metavar="AGE", help="Only what was not used for this long: 12h, 14d, 4w.")
-@click.option("--remove", is_flag=True, help="Remove what was selected by NAME, --kind or --older-than.")
+@click.option(
+    "--older-than", callback=_age, metavar="AGE", help="Select what was not used for this long: 12h, 14d, 4w."
+)
+@click.option("--remove", is_flag=True, help="Remove what NAME, --kind or --older-than select.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def clean(
     names: tuple[str, ...], kinds: tuple[str, ...], older_than: float | None, remove: bool, yes: bool, as_json: bool
 ) -> int:
-    """List what hermes-rl keeps on this disk with its size, and remove what you select.
+    """List files of hermes-rl on this disk with their size, and remove those you select.
 
-    NAME is a name or path of the list. Several criteria select what meets all of them. Nothing is removed without
-    --remove, and never a run that has not ended or anything that a process, a sandbox or a lock holds.
+    NAME is a name or path from the list. Several criteria select what meets all of them. Nothing is removed without
+    --remove. A run that has not ended, or anything in use by a process, a sandbox or a lock, is never removed.
     """
     if remove and not names and not kinds and older_than is None:
-        raise ConfigError("name what to remove, or select by --kind or --older-than; `hermes-rl clean` lists it")
-    items = _measured(find(warn))
+        raise ConfigError("--remove needs a NAME, --kind or --older-than; list the names with `hermes-rl clean`")
+    items = _measure_all(find_disk_items(warn))
     known = {known for item in items for known in (item.name, item.location)}
-    # Also a relative path, or one with a slash at the end.
+    # Accepts relative paths and trailing slashes too.
     meant = {name: name if name in known else os.path.abspath(name) for name in names}  # noqa: PTH100 - keeps links
     if unknown := [name for name, there in meant.items() if there not in known]:
-        raise ConfigError(f"nothing is named {', '.join(unknown)}; `hermes-rl clean` lists all names")
-    selection = Selection(frozenset(meant.values()), frozenset(map(Kind, kinds)), older_than)
+        raise ConfigError(f"no item named {', '.join(unknown)}; list the names with `hermes-rl clean`")
+    selection = Selection(frozenset(meant.values()), frozenset(map(ItemKind, kinds)), older_than)
     now = time.time()
     if not remove:
-        listed = [item for item in items if selection.holds(item, now)]
+        listed = [item for item in items if selection.matches(item, now)]
         click.echo(_json(listed) if as_json else _table(listed))
         return 0
     chosen = plan(items, selection, now)
@@ -78,36 +80,36 @@ def clean(
     elif chosen.remove:
         click.echo(f"removed {len(removed)} items, {_size(disk_bytes(removed))}")
     for location, why in failed.items():
-        warn(f"{location} was not removed: {why}")
+        warn(f"could not remove {location}: {why}")
     return 1 if failed or (names and chosen.kept) else 0
 
 
-def _measured(items: Sequence[Item]) -> list[Item]:
+def _measure_all(items: Sequence[DiskItem]) -> list[DiskItem]:
     with progress("measuring", len(items)) as shown:
         result = []
         for number, item in enumerate(items):
             shown.show(number, item.name)
-            result.append(measured(item))
-    order = list(Kind)
+            result.append(measure(item))
+    order = list(ItemKind)
     return sorted(result, key=lambda item: (order.index(item.kind), -item.bytes, item.name))
 
 
-def _confirm(items: Sequence[Item]) -> None:
+def _confirm(items: Sequence[DiskItem]) -> None:
     if not sys.stdin.isatty():
-        raise ConfigError("nothing was removed, since there is no terminal to ask on; --yes removes without asking")
+        raise ConfigError("nothing removed: there is no terminal to confirm on; pass --yes to remove without asking")
     if not click.confirm(f"Remove {len(items)} items, {_size(disk_bytes(items))}?", err=True):
         raise click.Abort
 
 
-def _announce(chosen: Plan) -> None:
+def _announce(chosen: CleanupPlan) -> None:
     click.echo(_lines(chosen.remove) if chosen.remove else "nothing to remove")
     for item in chosen.kept:
         click.echo(f"keeping {item.kind} {item.name}: {item.keep}", err=True)
 
 
-def _table(items: Sequence[Item]) -> str:
+def _table(items: Sequence[DiskItem]) -> str:
     if not items:
-        return "nothing was found"
+        return "nothing found"
     free = _size(disk_bytes(item for item in items if not item.keep))
     totals = [*_totals(items).items(), ("total", (len(items), disk_bytes(items)))]
     return "\n".join(
@@ -115,13 +117,13 @@ def _table(items: Sequence[Item]) -> str:
             _lines(items),
             "",
             *(f"{kind:<9}{_size(size):>9}  {count}" for kind, (count, size) in totals),
-            f"To remove some of the {free} that nothing uses, name or select it: hermes-rl clean --remove NAME",
+            f"{free} are not in use. Remove some with: hermes-rl clean --remove NAME",
             "or hermes-rl clean --remove --kind KIND --older-than 14d",
         ]
     )
 
 
-def _lines(items: Sequence[Item]) -> str:
+def _lines(items: Sequence[DiskItem]) -> str:
     rows = [("KIND", "SIZE", "LAST USED", "NAME", "PATH", "STATE")]
     for item in items:
         used = datetime.fromtimestamp(item.last_used).astimezone().strftime("%Y-%m-%d %H:%M") if item.last_used else ""
@@ -131,9 +133,9 @@ def _lines(items: Sequence[Item]) -> str:
     return "\n".join(f"{a:<9}{b:>9}  {c:<17} {d:<{names}}  {e:<{paths}}  {f}" for a, b, c, d, e, f in rows)
 
 
-def _totals(items: Sequence[Item]) -> dict[Kind, tuple[int, int]]:
+def _totals(items: Sequence[DiskItem]) -> dict[ItemKind, tuple[int, int]]:
     """The number of items and bytes of each kind."""
-    kinds = {kind: [item for item in items if item.kind is kind] for kind in Kind}
+    kinds = {kind: [item for item in items if item.kind is kind] for kind in ItemKind}
     return {kind: (len(some), disk_bytes(some)) for kind, some in kinds.items() if some}
 
 
@@ -144,7 +146,7 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-def _json(items: Sequence[Item], **more: object) -> str:
+def _json(items: Sequence[DiskItem], **more: object) -> str:
     fields = ("kind", "name", "bytes", "last_used", "note", "keep")
     report = {
         "items": [{field: getattr(item, field) for field in fields} | {"path": item.location} for item in items],
@@ -152,4 +154,4 @@ def _json(items: Sequence[Item], **more: object) -> str:
         "bytes": disk_bytes(items),
         "removable_bytes": disk_bytes(item for item in items if not item.keep),
     }
-    return jsontext.dumps(report | more).decode()
+    return fast_json.dumps(report | more).decode()

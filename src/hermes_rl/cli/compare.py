@@ -1,15 +1,15 @@
-"""`hermes-rl compare FIRST SECOND`: whether one evaluation is better than another, by a paired test on common items."""
+"""`hermes-rl compare FIRST SECOND`: a paired test of two evaluations on their common items."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.environment.evaluation.comparison import Compared, Evaluated, compare_evaluations, read_evaluation
-from hermes_rl.environment.evaluation.table import estimate_text, plain
-from hermes_rl.statistics.intervals import Interval
-from hermes_rl.terminal.screen import console
+from hermes_rl.console.live_display import console
+from hermes_rl.core import fast_json
+from hermes_rl.evaluation.compare import EvaluationComparison, LoadedEvaluation, compare_evaluations, read_evaluation
+from hermes_rl.evaluation.statistics.intervals import Interval
+from hermes_rl.evaluation.table import escape_markup, estimate_text
 
 
 @click.command()
@@ -19,26 +19,26 @@ from hermes_rl.terminal.screen import console
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Compare two evaluations item by item.
 
-    FIRST and SECOND are folders that `hermes-rl evaluate` wrote, their metrics.json, or files of groups. The difference
-    is SECOND minus FIRST, over the items that both have.
+    FIRST and SECOND are output folders of `hermes-rl evaluate`, their metrics.json, or files of groups. The difference
+    is SECOND minus FIRST, over the items in both.
     """
     compared = compare_evaluations(read_evaluation(first), read_evaluation(second))
     if as_json:
-        sys.stdout.write(jsontext.dumps(compared.summary()).decode() + "\n")
+        sys.stdout.write(fast_json.dumps(compared.summary()).decode() + "\n")
     else:
         show(compared)
 
 
-def show(compared: Compared) -> None:
-    """On standard error, like everything that a person reads."""
+def show(compared: EvaluationComparison) -> None:
+    """Print to standard error; standard output is for --json."""
     from rich.table import Table
 
     test, difference = compared.comparison, compared.comparison.difference
     table = Table(
         title=f"compare · {difference.n_items} common items", title_justify="left", show_header=False, min_width=40
     )
-    table.add_row("first", plain(_name(compared.first)))
-    table.add_row("second", plain(_name(compared.second)))
+    table.add_row("first", escape_markup(_name(compared.first)))
+    table.add_row("second", escape_markup(_name(compared.second)))
     table.add_row("mean reward, first", _interval(compared.first_mean))
     table.add_row("mean reward, second", _interval(compared.second_mean))
     table.add_row("difference", _interval(difference, signed=True))
@@ -51,32 +51,36 @@ def show(compared: Compared) -> None:
     screen.print(verdict(compared), soft_wrap=True)
     methods = sorted({compared.first_mean.method, compared.second_mean.method, difference.method})
     screen.print(
-        plain(f"In brackets: {difference.level:.0%} intervals, clustered by item; {', '.join(methods)}."),
+        escape_markup(f"In brackets: {difference.level:.0%} intervals, clustered by item; {', '.join(methods)}."),
         soft_wrap=True,
     )
     for warning in compared.warnings:
-        screen.print(f"[yellow]note[/yellow]: {plain(warning)}", soft_wrap=True)
+        screen.print(f"[yellow]note[/yellow]: {escape_markup(warning)}", soft_wrap=True)
 
 
-def verdict(compared: Compared) -> str:
-    """What the test says, in words, without a claim it does not carry."""
+def verdict(compared: EvaluationComparison) -> str:
+    """The result of the test in words."""
     test = compared.comparison
     if test.p_value >= 1 - test.difference.level:
-        return "[bold]No difference can be told[/bold]: what was found is within chance. More items would tell more."
+        return "[bold]No significant difference[/bold]; evaluate more items to detect a smaller one."
     better = "second" if test.difference.estimate > 0 else "first"
-    but = "" if test.difference.low > 0 or test.difference.high < 0 else " The interval is more cautious: it holds 0."
-    chance = f"two alike would differ this much with probability {_p(test.p_value)}."
-    return f"[bold]The {better} is better[/bold]: {chance}{but}"
+    caveat = (
+        ""
+        if test.difference.low > 0 or test.difference.high < 0
+        else " The interval is more conservative: it includes 0."
+    )
+    chance = f"equal models would differ this much with probability {_p(test.p_value)}."
+    return f"[bold]The {better} is better[/bold]: {chance}{caveat}"
 
 
-def _name(side: Evaluated) -> str:
+def _name(side: LoadedEvaluation) -> str:
     temperature = "" if side.temperature is None else f", temperature {side.temperature:g}"
     return f"{side.path}\n{side.model}, {side.samples} samples{temperature}"
 
 
 def _interval(interval: Interval, *, signed: bool = False) -> str:
     sign = "+" if signed and interval.estimate > 0 else ""
-    return plain(sign + estimate_text(interval.estimate, interval.low, interval.high))
+    return escape_markup(sign + estimate_text(interval.estimate, interval.low, interval.high))
 
 
 def _p(value: float) -> str:

@@ -1,6 +1,6 @@
-"""`hermes-rl config`: the keys of model providers, trainers and trackers, in a file that only the user can read.
+"""`hermes-rl config`: API keys in a file that only the user can read.
 
-Always true: a value is never shown; at most its last four characters are.
+Values are never printed, only their last four characters.
 """
 
 import difflib
@@ -11,75 +11,72 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.key_file import check_name, read_keys
-from hermes_rl.runs.keys import found_key, key_file, key_names, masked, set_key, unset_key
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.key_file import check_name, read_keys
+from hermes_rl.orchestration.keys import key_file, key_names, lookup_key, mask_value, set_key, unset_key
 
-# No key is longer; whoever pipes a whole file by mistake is told before it is read.
+# No key is longer; refuses a whole file piped by mistake.
 _LONGEST = 65_536
 
 
 @click.group(context_settings={"max_content_width": 110})
 def config() -> None:
-    """Keep the keys that training runs need.
+    """Store the API keys that training runs need.
 
     \b
-    hermes-rl config set TINKER_API_KEY      asks for the value, and does not show it
-    hermes-rl config show                    which keys there are, and where from
+    hermes-rl config set TINKER_API_KEY      prompt for the value without echo
+    hermes-rl config show                    list the keys and their sources
     hermes-rl config unset TINKER_API_KEY
 
-    A run of `hermes-rl train` and the rl_* tools find a key in a variable of the same name, else in this file. Nothing
-    but hosted Tinker needs one to train: `hermes-rl engine` trains on your own machine without any.
+    `hermes-rl train` and the rl_* tools read a key from the environment variable of the same name, else from this file.
+    Only hosted Tinker needs a key to train: `hermes-rl engine` trains on your own machine without one.
     """  # noqa: D301 - click's own mark for lines that are kept
 
 
-# Click's own complaints about arguments repeat them, and one of these is a secret: so it takes whatever is given.
+# Click's usage errors repeat the arguments, and one of these is a secret: so accept any.
 @config.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("value", nargs=-1, type=click.UNPROCESSED, metavar="[VALUE]")
 def set_value(name: str, value: Sequence[str]) -> None:
-    """Keep a key; without VALUE it is asked for, hidden, or read from a pipe.
+    """Store a key; without VALUE, prompt for it or read it from a pipe.
 
-    NAME is one that `hermes-rl config show` lists, or any of your own that a configuration refers to as env:NAME.
+    NAME is listed by `hermes-rl config show`, or any name that a configuration refers to as env:NAME.
 
     \b
     hermes-rl config set TINKER_API_KEY
     hermes-rl config set WANDB_API_KEY - < key.txt
     pass show openrouter | hermes-rl config set OPENROUTER_API_KEY
 
-    A VALUE on the command line works too, but stays in your shell's history, and others on this machine can see it in
-    the process list while the command runs.
+    A VALUE on the command line stays in your shell's history, and other users can see it in the process list while the
+    command runs.
     """  # noqa: D301
     check_name(name)
     if len(value) > 1:
-        raise ConfigError(f"{name} was given {len(value)} values; leave them out to be asked for one")
+        raise ConfigError(f"{name} has {len(value)} values; run `hermes-rl config set {name}` to enter one")
     given = next(iter(value), "-")
     if given != "-":
-        _warn("the value stands in your shell's history and in the process list; next time leave it out to be asked")
-    file = set_key(name, _asked(name) if given == "-" else given)
-    kept = read_keys(file)[name]
-    click.echo(f"{name} {masked(kept)} is kept in {file}, which only you can read")
-    if os.environ.get(name, "").strip() not in {"", kept}:
-        _warn(f"the variable {name} is set to another value, and goes before the file; to use the file: unset {name}")
+        _warn("the value is in your shell's history and in the process list; next time leave it out to be prompted")
+    file = set_key(name, _prompt(name) if given == "-" else given)
+    stored = read_keys(file)[name]
+    click.echo(f"{name} {mask_value(stored)} is stored in {file}, which only you can read")
+    if os.environ.get(name, "").strip() not in {"", stored}:
+        _warn(f"the environment variable {name} has another value and takes precedence; to use the file: unset {name}")
     if name not in key_names():
         near = difflib.get_close_matches(name, key_names(), 1)
         meant = f"; if you meant {near[0]}: hermes-rl config unset {name}" if near else ""
         click.echo(
-            f"hermes-rl itself uses no key of this name; a configuration finds it as env:{name}{meant}", err=True
+            f"hermes-rl does not use {name} itself; refer to it in a configuration as env:{name}{meant}", err=True
         )
 
 
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
-    """List the keys, masked: which are set, where each comes from, and what it is for.
-
-    A variable goes before the file.
-    """
+    """List the keys, masked, with source and purpose. Environment variables take precedence over the file."""
     rows = _rows()
     if as_json:
-        click.echo(jsontext.dumps({"file": str(key_file()), "keys": rows}).decode())
+        click.echo(fast_json.dumps({"file": str(key_file()), "keys": rows}).decode())
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
@@ -91,38 +88,40 @@ def show(as_json: bool) -> None:
 @config.command()
 @click.argument("name")
 def unset(name: str) -> None:
-    """Take a key out of the file. To take out one that is not there is no error."""
+    """Remove a key from the file, if it is there."""
     removed = unset_key(name)
     click.echo(f"{name} is no longer in {key_file()}" if removed else f"{name} was not in {key_file()}")
     if os.environ.get(name, "").strip():
-        _warn(f"the variable {name} is still set in this shell; to remove it: unset {name}")
+        _warn(f"the environment variable {name} is still set in this shell; to remove it: unset {name}")
 
 
 @config.command()
 def path() -> None:
-    """Print where the key file is, there or not. A shell reads it by: set -a; . "$(hermes-rl config path)"; set +a."""
+    """Print the path of the key file. To load it in a shell: set -a; . "$(hermes-rl config path)"; set +a."""
     click.echo(key_file())
 
 
-def _asked(name: str) -> str:
+def _prompt(name: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(f"Value of {name} (not shown)", hide_input=True, err=True))
     piped = sys.stdin.read(_LONGEST + 1)
     if len(piped) > _LONGEST:
-        raise ConfigError(f"standard input holds more than {_LONGEST} characters, which is no key")
+        raise ConfigError(f"standard input has more than {_LONGEST} characters; pipe only the key")
     return piped
 
 
 def _rows() -> list[dict[str, Any]]:
     known = key_names()
-    others = dict.fromkeys(sorted(set(read_keys(key_file())) - set(known)), "your own, as env:NAME in a configuration")
+    others = dict.fromkeys(
+        sorted(set(read_keys(key_file())) - set(known)), "yours, used as env:NAME in a configuration"
+    )
     rows = []
     for name, purpose in {**known, **others}.items():
-        found = found_key(name)
-        told: dict[str, Any] = {"set": False, "masked": None, "source": None}
+        found = lookup_key(name)
+        state: dict[str, Any] = {"set": False, "masked": None, "source": None}
         if found is not None:
-            told = {"set": True, "masked": masked(found.value), "source": found.source}
-        rows.append({"name": name, **told, "purpose": purpose})
+            state = {"set": True, "masked": mask_value(found.value), "source": found.source}
+        rows.append({"name": name, **state, "purpose": purpose})
     return rows
 
 

@@ -1,20 +1,20 @@
-"""`hermes-rl doctor`: what is here, what is missing, and the line that mends it."""
+"""`hermes-rl doctor`: check this machine and print the command that fixes each problem."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.runs.doctor.examination import CHECKS, examine
-from hermes_rl.runs.doctor.finding import Finding, State, healthy
-from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
+from hermes_rl.orchestration.doctor.result import DoctorFinding, State, healthy
+from hermes_rl.orchestration.doctor.runner import CHECKS, run_checks
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_LOOKS = {
+_STATE_STYLES = {
     State.OK: "[green]ok[/green]",
     State.ABSENT: "[dim]absent[/dim]",
     State.WARN: "[yellow]warn[/yellow]",
@@ -25,50 +25,50 @@ _LOOKS = {
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def doctor(as_json: bool) -> int:
-    """Look at all that a training run needs of this machine, and say the line that mends what is missing.
+    """Check that this machine has what a training run needs, and print the command that fixes each problem.
 
-    It looks at Python, installed extras, keys (masked), sandboxes (really started), ports, disks, memory, the clock,
-    the engine's environment, runs that were interrupted, and what dead processes left. It mends nothing by itself.
+    Checks Python, installed extras, keys (masked), sandboxes (by starting one), ports, disks, memory, the clock, the
+    engine's environment, interrupted runs and leftovers of dead processes. Changes nothing.
 
-    `absent` is what you have not set up and only need for what the line names. The exit status is 1 when something is
-    MISSING, which every run needs.
+    `absent` marks an optional part that is not set up; its line says what needs it. The exit code is 1 if something
+    that every run needs is MISSING.
     """
-    findings = on_a_loop(_examined())
+    findings = run_async(_run_checks())
     if as_json:
-        told = {"healthy": healthy(findings), "findings": [asdict(finding) for finding in findings]}
-        click.echo(jsontext.dumps(told).decode())
+        report = {"healthy": healthy(findings), "findings": [asdict(finding) for finding in findings]}
+        click.echo(fast_json.dumps(report).decode())
     else:
         _show(findings)
     return 0 if healthy(findings) else 1
 
 
-async def _examined() -> list[Finding]:
-    with progress("looking", len(CHECKS)) as shown:
-        return await examine(tell=shown.show)
+async def _run_checks() -> list[DoctorFinding]:
+    with progress("checking", len(CHECKS)) as shown:
+        return await run_checks(report=shown.show)
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[DoctorFinding]) -> None:
     from rich.console import Console
 
     screen = Console(highlight=False)
     screen.print(_table(findings))
-    wrong = sum(finding.state is State.MISSING for finding in findings)
-    if wrong:
-        screen.print(f"[red]{wrong} missing[/red]: type the lines above, then hermes-rl doctor again")
+    missing = sum(finding.state is State.MISSING for finding in findings)
+    if missing:
+        screen.print(f"[red]{missing} missing[/red]: run the commands above, then hermes-rl doctor again")
     else:
-        screen.print("[green]Nothing that every run needs is missing.[/green] Next: hermes-rl env list")
+        screen.print("[green]Everything that every run needs is present.[/green] Next: hermes-rl env list")
 
 
-def _table(findings: list[Finding]) -> "Table":
+def _table(findings: list[DoctorFinding]) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column in ("", "", "what was found, and what mends it"):
+    for column in ("", "", "finding, and how to fix it"):
         table.add_column(column, overflow="fold")
-    # The worst stand last, next to where one types.
-    for finding in sorted(findings, key=lambda one: list(_LOOKS).index(one.state)):
+    # Worst last, next to the prompt.
+    for finding in sorted(findings, key=lambda one: list(_STATE_STYLES).index(one.state)):
         style = "dim" if finding.state is State.ABSENT else "bold"
         mend = f"\n[{style}]→ {escape(finding.mend)}[/{style}]" if finding.mend else ""
-        table.add_row(_LOOKS[finding.state], escape(finding.check), escape(finding.what) + mend)
+        table.add_row(_STATE_STYLES[finding.state], escape(finding.check), escape(finding.what) + mend)
     return table

@@ -1,4 +1,4 @@
-"""`hermes-rl engine`: a training engine of your own, on this machine."""
+"""`hermes-rl engine`: run a training engine on this machine."""
 
 import signal
 import sys
@@ -9,74 +9,77 @@ from typing import NoReturn
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.errors import ConfigError
-from hermes_rl.training.selfhost.environment import (
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.training.engines.skyrl.environment import (
     STEPS,
     EngineEnvironment,
     existing_environment,
-    none_is_made,
-    own_environment,
+    managed_environment,
+    needs_install,
 )
-from hermes_rl.training.selfhost.model import checked_model
-from hermes_rl.training.selfhost.record import EngineRecord, all_records, read_record
-from hermes_rl.training.selfhost.running import (
+from hermes_rl.training.engines.skyrl.model_check import check_model
+from hermes_rl.training.engines.skyrl.process import (
     EngineSettings,
     EngineStartError,
     RunningEngine,
-    answers,
-    await_ready,
-    end_engine,
-    log_end,
+    is_ready,
+    log_tail,
     start_engine,
+    stop_engine,
+    wait_until_ready,
 )
+from hermes_rl.training.engines.skyrl.record import EngineRecord, all_records, read_record
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
 
 
 @click.group(context_settings=_SETTINGS)
 def engine() -> None:
-    """Train on this machine: SkyRL behind the Tinker API, on a CPU or a GPU, without any key.
+    """Run a local training engine: SkyRL behind the Tinker API, on a CPU or a GPU, without an API key.
 
-    A trainer reaches it by `--tinker.base_url`, with the address that `start` prints.
+    Pass the address printed by `start` to a trainer as `--tinker.base_url`.
     """
 
 
 @engine.command(context_settings=_SETTINGS)
 @click.option(
-    "--model", required=True, help="Folder of the model: config.json, tokenizer, safetensors; or a hub's name."
+    "--model",
+    required=True,
+    help="Load this model: a folder with config.json, tokenizer and safetensors, or a hub name.",
 )
-@click.option("--name", default="default", help="Engines of different names run side by side, with data of their own.")
+@click.option("--name", default="default", help="Name the engine; each name has its own data.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
-    help="Where it listens on this machine.",
-    show_default="its last one, or any that is free",
+    help="Listen on this port.",
+    show_default="the last one used, or a free one",
 )
-@click.option("--rank", default=32, type=click.IntRange(1), help="The largest LoRA rank that can be trained.")
+@click.option("--rank", default=32, type=click.IntRange(1), help="Set the maximum LoRA rank.")
 @click.option(
     "--adapters",
     default=8,
     type=click.IntRange(4),
-    help="Sets of LoRA weights in memory: the base, each model in training, and each version that is sampled from.",
+    help="Keep this many LoRA adapters in memory: the base, each model in training, each sampled version.",
 )
 @click.option(
-    "--micro-batch", default=8, type=click.IntRange(0), help="Sequences of one pass; 0 for a whole batch at once."
+    "--micro-batch",
+    default=8,
+    type=click.IntRange(0),
+    help="Train this many sequences per pass; 0 for the whole batch.",
 )
 @click.option(
-    "--samples", default=8, type=click.IntRange(0), help="Sequences sampled at once; 0 for as many as there are."
+    "--samples", default=8, type=click.IntRange(0), help="Sample this many sequences at once; 0 for no limit."
 )
 @click.option(
     "--environment",
     type=click.Path(path_type=Path),
-    help="A Python environment with SkyRL in it.",
-    show_default="one that is made on first use: 1.1 GB, about two minutes",
+    help="Use this Python environment, which has SkyRL installed.",
+    show_default="created on first use: 1.1 GB, about two minutes",
 )
-@click.option("--detach", is_flag=True, help="Leave it running in the background.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print {url, pid, model, log} as one JSON object when it is ready."
-)
+@click.option("--detach", is_flag=True, help="Run in the background.")
+@click.option("--json", "as_json", is_flag=True, help="Print {url, pid, model, log} as one JSON object when ready.")
 def start(
     model: str,
     name: str,
@@ -89,12 +92,12 @@ def start(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Start an engine, and say where it listens once it can answer.
+    """Start an engine and print its address when it is ready.
 
-    It runs until Ctrl-C, or with --detach until `hermes-rl engine stop`. The same command again goes on with the same
-    checkpoints. What was compiled is kept, so the second start is faster.
+    It runs until Ctrl-C, or with --detach until `hermes-rl engine stop`. Starting it again resumes from its
+    checkpoints. Compiled code is cached, so the second start is faster.
     """
-    checked = checked_model(model)
+    checked = check_model(model)
     if checked.warning:
         click.echo(f"warning: {checked.warning}", err=True)
     settings = EngineSettings(
@@ -107,20 +110,20 @@ def start(
         samples=samples,
         detach=detach,
     )
-    where = _environment(environment)
-    # Before anything is started, so that no signal finds it half ended.
+    engine_environment = _environment(environment)
+    # Installed before anything is started, so that a signal never leaves an engine behind.
     signal.signal(signal.SIGTERM, _interrupt)
-    running = start_engine(settings, where)
+    running = start_engine(settings, engine_environment)
     try:
         with progress("engine", 1) as shown:
-            await_ready(running, lambda line: shown.show(0, line))
+            wait_until_ready(running, lambda line: shown.show(0, line))
         _announce(running.record, detach=detach, as_json=as_json)
         if not detach:
             _watch(running)
     except BaseException as error:
-        end_engine(running.record)
+        stop_engine(running.record)
         if isinstance(error, KeyboardInterrupt):
-            click.echo("the engine has ended", err=True)
+            click.echo("engine stopped", err=True)
             return
         raise
 
@@ -128,10 +131,10 @@ def start(
 def _environment(given: Path | None) -> EngineEnvironment:
     if given is not None:
         return existing_environment(given)
-    if none_is_made():
-        click.echo("the first start installs SkyRL into an environment of its own: 1.1 GB, about two minutes", err=True)
+    if needs_install():
+        click.echo("installing SkyRL into its own environment: 1.1 GB, about two minutes, only once", err=True)
     with progress("SkyRL's environment", STEPS) as shown:
-        return own_environment(shown.show)
+        return managed_environment(shown.show)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -141,40 +144,42 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 def _announce(record: EngineRecord, *, detach: bool, as_json: bool) -> None:
     if as_json:
         shown = {"url": record.url, "pid": record.pid, "model": record.model, "log": record.log}
-        click.echo(jsontext.dumps(shown).decode())
-        # Whoever started it waits for this line.
+        click.echo(fast_json.dumps(shown).decode())
+        # The parent process waits for this line.
         sys.stdout.flush()
         return
-    end = f"`hermes-rl engine stop {record.name}` ends it" if detach else "Ctrl-C ends it"
-    click.echo(f"the engine {record.name!r} trains {record.model} at {record.url}; {end}; log: {record.log}", err=True)
+    end = f"stop it with `hermes-rl engine stop {record.name}`" if detach else "press Ctrl-C to stop"
+    click.echo(
+        f"engine {record.name!r} with {record.model} is ready at {record.url}; {end}; log: {record.log}", err=True
+    )
 
 
 def _watch(running: RunningEngine) -> None:
     status = running.process.wait()
     raise EngineStartError(
-        f"the engine ended by itself, with exit status {status}; {running.record.log} ends:\n"
-        f"{log_end(Path(running.record.log))}"
+        f"the engine exited with status {status}; the end of {running.record.log}:\n"
+        f"{log_tail(Path(running.record.log))}"
     )
 
 
 @engine.command(context_settings=_SETTINGS)
 @click.argument("name", default="default")
 def stop(name: str) -> None:
-    """End an engine. Its checkpoints stay, and the next start goes on with them."""
-    ended = end_engine(_known(name))
-    click.echo(f"the engine {name!r} has ended" if ended else f"the engine {name!r} was not running", err=True)
+    """Stop an engine. The next start resumes from its checkpoints."""
+    ended = stop_engine(_known(name))
+    click.echo(f"engine {name!r} stopped" if ended else f"engine {name!r} was not running", err=True)
 
 
 @engine.command(context_settings=_SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> None:
-    """Show the engines that were started here, and whether they can answer."""
+    """List the engines started on this machine and their state."""
     rows = [{**asdict(record), "url": record.url, "state": _state(record)} for record in all_records()]
     if as_json:
-        click.echo(jsontext.dumps(rows).decode())
+        click.echo(fast_json.dumps(rows).decode())
         return
     if not rows:
-        click.echo("no engine was started here; `hermes-rl engine start --model FOLDER` starts one", err=True)
+        click.echo("no engines yet; start one with `hermes-rl engine start --model FOLDER`", err=True)
     for row in rows:
         click.echo(f"{row['name']:<16} {row['state']:<8} {row['url']:<24} {row['model']}")
 
@@ -182,20 +187,20 @@ def status(as_json: bool) -> None:
 def _state(record: EngineRecord) -> str:
     if not record.alive():
         return "ended"
-    return "ready" if answers(record.url) else "starting"
+    return "ready" if is_ready(record.url) else "starting"
 
 
 @engine.command(context_settings=_SETTINGS)
 @click.argument("name", default="default")
-@click.option("--lines", default=50, type=click.IntRange(1), help="How many, from the end.")
+@click.option("--lines", default=50, type=click.IntRange(1), help="Show this many lines.")
 def logs(name: str, lines: int) -> None:
-    """Show the end of an engine's log."""
-    click.echo(log_end(Path(_known(name).log), lines))
+    """Show the last lines of an engine's log."""
+    click.echo(log_tail(Path(_known(name).log), lines))
 
 
 def _known(name: str) -> EngineRecord:
     record = read_record(name)
     if record is None:
-        known = ", ".join(record.name for record in all_records()) or "none was started here"
-        raise ConfigError(f"no engine is named {name!r}; there are: {known}")
+        known = ", ".join(record.name for record in all_records()) or "none"
+        raise ConfigError(f"no engine {name!r}; known engines: {known}")
     return record

@@ -1,6 +1,6 @@
-"""`hermes-rl env`: which environments there are, and what one is set to.
+"""`hermes-rl env`: list environments and show their settings.
 
-Listing runs no environment's code; `show` runs the one environment's, in a process of its own, to learn its settings.
+Listing runs no environment code; `show` runs one environment's code in a separate process to read its settings.
 """
 
 from dataclasses import asdict
@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.discovery.finding import find_environment
-from hermes_rl.runs.discovery.found import Discovery, Found, Source
-from hermes_rl.runs.discovery.listing import discover
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.discovery.discover import discover
+from hermes_rl.orchestration.discovery.lookup import find_environment
+from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment, Discovery, EnvironmentSource
 
 if TYPE_CHECKING:
-    from hermes_rl.runs.configuration.described import DescribedField, Description
+    from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 
 _SETTINGS = {"max_content_width": 110}
 _LONGEST_VALUE = 60
-# A run's trainer answers with the tokens it sampled; what an environment says itself of its endpoint stays.
+# A run's trainer returns sampled tokens; an environment's own endpoint settings take precedence.
 _IN_A_RUN = {"beneath": {"openai": {"server_type": "sglang"}}}
 
 
 @click.group(context_settings=_SETTINGS)
 def env() -> None:
-    """See which environments there are."""
+    """List and describe environments."""
 
 
 @env.command("list", context_settings=_SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_environments(as_json: bool) -> None:
-    """List all environments: bundled, your own, installed.
+    """List bundled, installed and your own environments.
 
-    Your own are in ~/.hermes/rl/environments, in the folders that ~/.hermes/rl/environments.txt lists, one a line, and
-    in those of the variable HERMES_RL_ENVIRONMENTS. No file is run for this, and a new one is seen at once.
+    Your own are found in ~/.hermes/rl/environments, in the folders listed in ~/.hermes/rl/environments.txt (one per
+    line), and in those of the variable HERMES_RL_ENVIRONMENTS. Listing runs no code.
     """
     discovery = discover()
     if as_json:
-        click.echo(jsontext.dumps(_as_json(discovery)).decode())
+        click.echo(fast_json.dumps(_as_json(discovery)).decode())
         return
     for found in discovery.found:
-        click.echo(_line(found, max(len(one.name) for one in discovery.found)))
+        click.echo(_line(found, max(len(other.name) for other in discovery.found)))
     for note in discovery.notes:
         click.echo(f"note: {note}", err=True)
     if discovery.broken:
-        click.echo("\nThese cannot be used:")
+        click.echo("\nFiles with errors:")
         for broken in discovery.broken:
             click.echo(f"  {broken}")
 
@@ -58,22 +58,22 @@ def _as_json(discovery: Discovery) -> dict[str, Any]:
     }
 
 
-def _line(found: Found, width: int) -> str:
-    whose = "" if found.source is Source.BUNDLED else f"[{found.source}] "
+def _line(found: DiscoveredEnvironment, width: int) -> str:
+    source = "" if found.source is EnvironmentSource.BUNDLED else f"[{found.source}] "
     kind = "" if found.kind == "hermes" else f"[{found.kind}] "
-    return f"{found.name:<{width}}  {found.version}  {whose}{kind}{found.description}"
+    return f"{found.name:<{width}}  {found.version}  {source}{kind}{found.description}"
 
 
 @env.command(context_settings=_SETTINGS)
 @click.argument("name")
-@click.option("--all", "whole", is_flag=True, help="Show every setting, not only what this environment chose itself.")
+@click.option("--all", "whole", is_flag=True, help="Show every setting, not only those this environment changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every setting.")
 def show(name: str, whole: bool, as_json: bool) -> int:
-    """Show one environment: where it is, and its settings with what each may be.
+    """Show an environment: its file, and its settings with their allowed values.
 
-    NAME is a name or an id of `hermes-rl env list`, FILE.py or FILE.py:CLASS.
+    NAME is a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS.
     """
-    from hermes_rl.runs.configuration.described import describe
+    from hermes_rl.orchestration.configuration.introspect import describe
 
     found = find_environment(name)
     description, problem = None, None
@@ -83,15 +83,15 @@ def show(name: str, whole: bool, as_json: bool) -> int:
         problem = str(error)
     if as_json:
         config = None if description is None else asdict(description)
-        click.echo(jsontext.dumps({**found.as_json(), "config": config, "problem": problem}).decode())
+        click.echo(fast_json.dumps({**found.as_json(), "config": config, "problem": problem}).decode())
     else:
         _show(found, description, whole=whole)
         if problem is not None:
-            click.echo(f"its settings are not known: {problem}", err=True)
+            click.echo(f"cannot read its settings: {problem}", err=True)
     return 0 if problem is None else 1
 
 
-def _show(found: Found, description: "Description | None", *, whole: bool) -> None:
+def _show(found: DiscoveredEnvironment, description: "Description | None", *, whole: bool) -> None:
     click.echo(f"{found.id}  ({found.kind}, {found.source})\n{found.description}\n{found.file}:{found.line}")
     if description is None:
         return
@@ -104,11 +104,11 @@ def _show(found: Found, description: "Description | None", *, whole: bool) -> No
     for problem in description.problems:
         click.echo(f"\nproblem: {problem.message}")
     if not whole:
-        click.echo(f"\nEverything else has its usual value: hermes-rl env show {found.name} --all")
+        click.echo(f"\nOther settings have their defaults; show them with: hermes-rl env show {found.name} --all")
 
 
 def _value(field: "DescribedField") -> str:
-    text = jsontext.dumps(field.value).decode()
+    text = fast_json.dumps(field.value).decode()
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 

@@ -1,4 +1,4 @@
-"""A verb that takes an environment first: the options after its name are that environment's own."""
+"""A command that takes an environment first, and has options that depend on it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,23 +8,23 @@ import click
 
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.command import MODES, mode_command
-from hermes_rl.environment.loader import bundled_environments, load_environment
-from hermes_rl.runs.discovery.finding import find_environment, known_environment
-from hermes_rl.runs.discovery.listing import discover
+from hermes_rl.environment.loading.loader import bundled_environments, load_environment
+from hermes_rl.orchestration.discovery.discover import discover
+from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
 
 
-def named_environment(text: str) -> type[HermesAgentBaseEnv]:
-    """The class behind a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
+def resolve_environment(text: str) -> type[HermesAgentBaseEnv]:
+    """Load an environment class from a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
     if text not in bundled_environments() and ".py" not in text and "/" not in text:
         discovery = discover()
-        # An id of another version is told as such; a name that is nowhere is the loader's to tell.
+        # find_environment reports an id with another version; the loader reports an unknown name.
         found = find_environment(text, discovery) if "@" in text else known_environment(text, discovery)
         text = text if found is None else found.reference
     return load_environment(text)
 
 
-class LateVerb(click.Command):
-    """A verb whose options are known only once its first argument is; all it is given is kept for `invoke`."""
+class DeferredVerb(click.Command):
+    """A command with options that depend on its first argument; arguments are parsed in `invoke`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-"):
@@ -33,8 +33,8 @@ class LateVerb(click.Command):
         return super().parse_args(ctx, args)
 
 
-class EnvironmentVerb(LateVerb):
-    """`command` makes the click command once the environment is known; what it was named by is its context's `obj`."""
+class EnvironmentVerb(DeferredVerb):
+    """`command` builds the click command of an environment; the context's `obj` is the reference as typed."""
 
     def __init__(
         self, name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command], **settings: Any
@@ -44,9 +44,11 @@ class EnvironmentVerb(LateVerb):
 
     def invoke(self, ctx: click.Context) -> int:
         if not ctx.args:
-            raise click.UsageError("name an environment first, or a file; `hermes-rl env list` shows them", ctx)
+            raise click.UsageError(
+                "the first argument must be an environment; list them with `hermes-rl env list`", ctx
+            )
         reference, *rest = ctx.args
-        command = self._command(named_environment(reference))
+        command = self._command(resolve_environment(reference))
         name = f"{ctx.command_path} {reference}"
         code: int = command.main(rest, prog_name=name, standalone_mode=False, obj=reference) or 0
         return code
@@ -55,11 +57,11 @@ class EnvironmentVerb(LateVerb):
 def environment_mode(
     name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command] | None = None
 ) -> EnvironmentVerb:
-    """The verb of one of an environment's modes; `command` where it has more options than the mode itself."""
+    """The command of an environment mode; `command` builds one with additional options."""
     return EnvironmentVerb(
         name,
         command or partial(mode_command, mode=name),
         help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. "
-        f"All its options: hermes-rl {name} ENVIRONMENT --help",
+        f"List all options with: hermes-rl {name} ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )

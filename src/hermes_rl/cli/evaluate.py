@@ -1,4 +1,4 @@
-"""`hermes-rl evaluate`: the agent on held-out items."""
+"""`hermes-rl evaluate`: run the agent on held-out items."""
 
 from hermes_rl.cli.environment_verb import environment_mode
 

@@ -1,4 +1,4 @@
-"""`hermes-rl export`: recorded groups as rows for a trainer of your own, and a training run's weights."""
+"""`hermes-rl export`: recorded groups as SFT or DPO rows, and the weights of a training run."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.export_weights import ExportVerb, weights
 from hermes_rl.cli.progress import progress
-from hermes_rl.store.export import Dpo, Exported, Form, Sft, count_lines, export_groups
-from hermes_rl.terminal.screen import console
+from hermes_rl.console.live_display import console
+from hermes_rl.core import fast_json
+from hermes_rl.store.export import Dpo, ExportedRows, RowWriter, Sft, count_lines, export_groups
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -20,9 +20,9 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE),
             click.option("-o", "--output", "out", required=True, type=click.Path(dir_okay=False, path_type=Path),
-                         help="JSONL file the rows go to."),
+                         help="Write rows to this JSONL file."),
             click.option("--without-examples", is_flag=True,
-                         help="Leave worked examples out of prompts: keep their system messages and last message."),
+                         help="Drop worked examples from prompts: keep only system messages and the last message."),
             click.option("--overwrite", is_flag=True, help="Replace the output file if it exists."),
             click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object."),
         )
@@ -33,7 +33,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=ExportVerb, subcommand_metavar="sft|dpo FILE... | RUN --to peft|merged|gguf")
 def export() -> None:
-    """Take data or weights out: rows to train on, as TRL and `datasets` read them, or a training run's weights.
+    """Export rollouts as SFT or DPO data for TRL and `datasets`, or the weights of a training run.
 
     \b
     hermes-rl export sft data/my_env.jsonl -o sft.jsonl
@@ -46,17 +46,16 @@ export.add_command(weights)
 
 @export.command()
 @_shared
-@click.option("--min-score", type=float, help="Only rollouts with at least this score.")
-@click.option("--best", is_flag=True, help="Only the best rollout of each group.")
-@click.option("--prompt-completion", is_flag=True, help="Rows of prompt and completion instead of messages.")
+@click.option("--min-score", type=float, help="Keep only rollouts with at least this score.")
+@click.option("--best", is_flag=True, help="Keep only the best rollout of each group.")
+@click.option("--prompt-completion", is_flag=True, help="Write rows with prompt and completion instead of messages.")
 def sft(
     files: Sequence[Path], out: Path, without_examples: bool, overwrite: bool, as_json: bool,
     min_score: float | None, best: bool, prompt_completion: bool,
 ) -> int:  # fmt: skip
-    """Conversations of scored rollouts.
+    """Export the conversations of scored rollouts.
 
-    Rows hold messages, tools, score and item_id. Rollouts without a score and those of evaluations are never among
-    them.
+    Rows have messages, tools, score and item_id. Rollouts without a score and rollouts of evaluations are left out.
 
     \b
     hermes-rl export sft data/my_env.jsonl -o sft.jsonl --min-score 1
@@ -68,18 +67,18 @@ def sft(
 
 @export.command()
 @_shared
-@click.option("--min-gap", type=click.FloatRange(min=0), default=0.0, help="Least difference of the two scores.")
+@click.option("--min-gap", type=click.FloatRange(min=0), default=0.0, help="Require at least this score difference.")
 @click.option(
     "--pairs", type=click.Choice(["best-worst", "all"]), default="best-worst", show_default=True,
-    help="One pair a group, or every pair of different scores.",
+    help="Write one pair per group, or every pair with different scores.",
 )  # fmt: skip
 def dpo(
     files: Sequence[Path], out: Path, without_examples: bool, overwrite: bool, as_json: bool,
     min_gap: float, pairs: str,
 ) -> int:  # fmt: skip
-    """Pairs of a better and a worse rollout of one group.
+    """Export pairs of a better and a worse rollout of the same group.
 
-    Rows hold prompt, chosen, rejected, tools, chosen_score, rejected_score and item_id. Equal scores make no pair.
+    Rows have prompt, chosen, rejected, tools, chosen_score, rejected_score and item_id. Equal scores make no pair.
 
     \b
     hermes-rl export dpo data/my_env.jsonl -o dpo.jsonl --min-gap 0.5
@@ -88,7 +87,7 @@ def dpo(
     return _export("dpo", files, out, form, overwrite=overwrite, as_json=as_json)
 
 
-def _export(what: str, files: Sequence[Path], out: Path, form: Form, *, overwrite: bool, as_json: bool) -> int:
+def _export(what: str, files: Sequence[Path], out: Path, form: RowWriter, *, overwrite: bool, as_json: bool) -> int:
     with progress(f"export {what}", sum(map(count_lines, files))) as shown:
         done = export_groups(
             files,
@@ -99,13 +98,13 @@ def _export(what: str, files: Sequence[Path], out: Path, form: Form, *, overwrit
         )
     _show(done, out)
     if as_json:
-        click.echo(jsontext.dumps({**done.as_dict(), "path": str(out) if done.rows else None}))
+        click.echo(fast_json.dumps({**done.as_dict(), "path": str(out) if done.rows else None}))
     return 0 if done.rows else 1
 
 
-def _show(done: Exported, out: Path) -> None:
+def _show(done: ExportedRows, out: Path) -> None:
     screen = console()
-    where = f"written: {out}" if done.rows else "nothing is written: no rollout is fit for a row"
+    where = f"written: {out}" if done.rows else "nothing written: no rollout qualifies"
     screen.print(f"{done.rows:,} rows of {done.rollouts:,} rollouts in {done.groups:,} groups", soft_wrap=True)
     for reason, count in done.left_out.most_common():
         screen.print(f"  left out: {count:,} {reason.replace('_', ' ')}", soft_wrap=True)

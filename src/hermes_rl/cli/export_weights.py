@@ -1,4 +1,4 @@
-"""`hermes-rl export RUN --to peft|merged|gguf`: the weights of a training run, with a card."""
+"""`hermes-rl export RUN --to peft|merged|gguf`: export the weights of a training run with a model card."""
 
 import asyncio
 import tempfile
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
-from hermes_rl.secrets import is_literal
-from hermes_rl.terminal.screen import console
+from hermes_rl.console.live_display import console
+from hermes_rl.core import fast_json
+from hermes_rl.core.secrets import is_literal
 
 if TYPE_CHECKING:
     from hermes_rl.training.weights.download import Remote
@@ -22,13 +22,13 @@ PERCENT = 100
 
 
 class ExportVerb(click.Group):
-    """A group whose commands make rows; whatever else it is given first names weights."""
+    """Has the commands `sft` and `dpo`; any other first argument is a run for `weights`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, "--help"}:
             if not any(argument == "--help" or argument.split("=")[0] == "--to" for argument in args):
                 raise click.UsageError(
-                    f"`export {args[0]}` names neither rows (sft, dpo) nor what weights are to become: "
+                    f"{args[0]!r} is neither sft nor dpo; to export weights: "
                     f"hermes-rl export {args[0]} --to peft|merged|gguf",
                     ctx,
                 )
@@ -38,19 +38,21 @@ class ExportVerb(click.Group):
 
 @click.command()
 @click.argument("run")
-@click.option("--to", "form", required=True, type=click.Choice(FORMS), help="What to make of them.")
+@click.option("--to", "form", required=True, type=click.Choice(FORMS), help="Select the format.")
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="Folder to write.", show_default="NAME-FORM, here"
+    "-o", "--output", "out", type=click.Path(path_type=Path), help="Write to this folder.", show_default="NAME-FORM"
 )
-@click.option("--step", type=click.IntRange(min=0), help="The weights after this step, not the run's last.")
-@click.option("--base-model", help="The model they were trained on: a folder, or a name on the hub.",
-              show_default="as the run says")  # fmt: skip
-@click.option("--base-url", help="Where the engine listens.", show_default="as the run says; else hosted Tinker")
-@click.option("--api-key", help="Key of hosted Tinker: env:NAME or file:PATH.")
-@click.option("--type", "kind", type=click.Choice(KINDS), help="Of the weights in a GGUF file.",
+@click.option("--step", type=click.IntRange(min=0), help="Export the weights after this step instead of the last.")
+@click.option("--base-model", help="Use this base model: a folder or a hub name.",
+              show_default="from the run")  # fmt: skip
+@click.option(
+    "--base-url", help="Download from the engine at this URL.", show_default="from the run, else hosted Tinker"
+)
+@click.option("--api-key", help="Set the key of hosted Tinker: env:NAME or file:PATH.")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Set the weight type of a GGUF file.",
               show_default="the base model's")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def weights(
     run: str,
     form: str,
@@ -63,15 +65,15 @@ def weights(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Take the weights of a training run out, with a card that says where they came from.
+    """Export the weights of a training run with a model card that gives their origin.
 
     RUN is the name of a run of `hermes-rl trainer`, its folder, a PEFT folder or a tinker:// path. The word `weights`
-    may be left out.
+    is optional.
 
     \b
-    peft    the adapter, for vLLM, PEFT and to go on training
-    merged  the whole model, as vLLM and transformers load it
-    gguf    the whole model, for llama.cpp and what is built on it
+    peft    the adapter, for vLLM, PEFT or further training
+    merged  the whole model, for vLLM and transformers
+    gguf    the whole model, for llama.cpp
 
     \b
     hermes-rl export words-1 --to merged
@@ -79,24 +81,24 @@ def weights(
     hermes-rl export tinker://model_1/sampler_weights/one --base-url http://127.0.0.1:8010 --to peft
     """  # noqa: D301 - click's own mark for lines that are kept
     from hermes_rl.training.weights.adapter import Adapter
-    from hermes_rl.training.weights.export import Form, Wish, export_weights
+    from hermes_rl.training.weights.export import ExportRequest, WeightFormat, export_weights
     from hermes_rl.training.weights.source import find_source
 
     if api_key is not None and is_literal(api_key):
         click.echo("warning: --api-key holds a literal secret; use env:NAME or file:PATH", err=True)
     if kind is not None and form != "gguf":
-        raise click.UsageError("--type is for --to gguf; merged weights keep the base model's type")
+        raise click.UsageError("--type needs --to gguf; merged weights keep the base model's type")
     source = find_source(run, base_url=base_url, api_key=api_key, step=step)
-    wish = Wish(Form(form), out or Path(f"{source.name}-{form}"), base_model, kind, overwrite)
+    request = ExportRequest(WeightFormat(form), out or Path(f"{source.name}-{form}"), base_model, kind, overwrite)
     with tempfile.TemporaryDirectory() as scratch:
-        adapter = Adapter(_at_hand(source.place, Path(scratch)))
+        adapter = Adapter(_local_adapter(source.location, Path(scratch)))
         with progress(f"export {form}", PERCENT) as shown:
             done = export_weights(
-                source, adapter, wish, lambda part, whole, tensor: shown.show(part * PERCENT // whole, tensor)
+                source, adapter, request, lambda part, whole, tensor: shown.show(part * PERCENT // whole, tensor)
             )
     console().print(f"written: {done.folder} ({done.size / MEGABYTE:,.1f} MB)", soft_wrap=True, markup=False)
     if as_json:
-        told = {
+        result = {
             "form": done.form,
             "path": str(done.folder),
             "base_model": done.base_model,
@@ -104,11 +106,11 @@ def weights(
             "files": done.files,
             "bytes": done.size,
         }
-        click.echo(jsontext.dumps(told))
+        click.echo(fast_json.dumps(result))
 
 
-def _at_hand(place: "Path | Remote", scratch: Path) -> Path:
-    """The adapter's folder; what lies at an engine is fetched."""
+def _local_adapter(place: "Path | Remote", scratch: Path) -> Path:
+    """The adapter's folder, downloaded from the engine if needed."""
     if isinstance(place, Path):
         return place
     from hermes_rl.training.weights.download import download_adapter

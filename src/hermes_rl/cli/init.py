@@ -1,4 +1,4 @@
-"""`hermes-rl init NAME`: a working environment and its test, two files to start from. Nothing is overwritten."""
+"""`hermes-rl init NAME`: write a working environment and its test. Nothing is overwritten."""
 
 import keyword
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 TEMPLATE = "word_count"
 
@@ -19,15 +19,15 @@ TEMPLATE = "word_count"
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=".",
-    help="Where to put the two files; made when it is not there.",
+    help="Write the two files to this folder; created if missing.",
 )
 def init(name: str, folder: Path) -> None:
-    """Write a working environment NAME_env.py and its test, to change into your own."""
-    name = environment_name(name)
-    contents = {folder / place: text for place, text in made(name).items()}
+    """Write a working environment NAME_env.py and its test, as a starting point."""
+    name = parse_environment_name(name)
+    contents = {folder / file_name: text for file_name, text in render_template(name).items()}
     for path in contents:
         if path.exists():
-            raise ConfigError(f"{path} is there already; choose another name, or remove it first")
+            raise ConfigError(f"{path} already exists; choose another name, or remove it first")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in contents.items():
         with path.open("x", encoding="utf-8") as file:
@@ -35,35 +35,35 @@ def init(name: str, folder: Path) -> None:
         click.echo(f"written: {path}")
     env_file, test_file = map(shlex.quote, map(str, contents))
     steps = {
-        f"hermes-rl validate {env_file}": "does a solution score, and does a cheat? needs no model",
-        f"pytest {test_file}": "the same as a test",
-        f"hermes-rl process {env_file} --env.total_steps 10": f"rollouts of a model, written to data/{name}.jsonl",
-        f"hermes-rl evaluate {env_file}": "a model on the held-out items",
+        f"hermes-rl validate {env_file}": "check the reward with scripted agents; needs no model",
+        f"pytest {test_file}": "run the same check as a test",
+        f"hermes-rl process {env_file} --env.total_steps 10": f"write rollouts of a model to data/{name}.jsonl",
+        f"hermes-rl evaluate {env_file}": "evaluate a model on the held-out items",
     }
     width = max(map(len, steps)) + 2
-    click.echo(
-        "\nIt works as it is: the agent counts the words of a text. Make its items, prompt and reward yours. Next:"
-    )
+    click.echo("\nIt works as it is: the agent counts the words of a text. Replace its items, prompt and reward. Next:")
     for command, what in steps.items():
         click.echo(f"  {command:<{width}}{what}")
 
 
-def environment_name(text: str) -> str:
-    """NAME as a module can have it, without the ending that every environment's file has; ConfigError if it cannot."""
+def parse_environment_name(text: str) -> str:
+    """The module name without the suffix `_env`; ConfigError if it is not valid."""
     name = text.removesuffix(".py").replace("-", "_").removesuffix("_env")
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name.lower() != name:
-        raise ConfigError(f"{text!r} cannot be an environment's name: use lower-case words joined by _, as word_count")
+        raise ConfigError(
+            f"{text!r} is not a valid environment name; use lower-case words joined by _, such as word_count"
+        )
     return name
 
 
-def made(name: str) -> dict[str, str]:
-    """The two files by their names."""
+def render_template(name: str) -> dict[str, str]:
+    """The contents of the two files by name."""
     template = files("hermes_rl.environment") / "template"
     class_name = "".join(word.capitalize() for word in name.split("_"))
     return {
-        f"{place.format(name)}": (template / f"{place.format(TEMPLATE)}.txt")
+        pattern.format(name): (template / f"{pattern.format(TEMPLATE)}.txt")
         .read_text(encoding="utf-8")
         .replace("WordCount", class_name)
         .replace(TEMPLATE, name)
-        for place in ("{}_env.py", "test_{}_env.py")
+        for pattern in ("{}_env.py", "test_{}_env.py")
     }

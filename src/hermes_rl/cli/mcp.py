@@ -1,42 +1,42 @@
-"""`hermes-rl mcp`: the ten tools for any client that speaks MCP."""
+"""`hermes-rl mcp`: the ten rl_* tools over MCP."""
 
 import logging
 import sys
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.secrets import is_literal, resolved_key
-from hermes_rl.terminal.running import on_a_loop
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
+from hermes_rl.core.secrets import is_literal, resolve_key
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 110})
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
 @click.option(
-    "--host", default="127.0.0.1", help="With --http, where to listen. Anything but this machine needs --token."
+    "--host", default="127.0.0.1", help="With --http: listen on this address. Other than loopback needs --token."
 )
 @click.option(
     "--port",
     default=8010,
     type=click.IntRange(0, 65_535),
-    help="With --http; 0 takes any that is free, and says which.",
+    help="With --http: listen on this port; 0 picks a free one.",
 )
-@click.option("--token", help="With --http, what clients must send as `Authorization: Bearer`; env:NAME or file:PATH.")
-@click.option("--json", "as_json", is_flag=True, help="With --http, print {url} as one JSON object when it is ready.")
+@click.option("--token", help="With --http: require this bearer token; env:NAME or file:PATH.")
+@click.option("--json", "as_json", is_flag=True, help="With --http: print {url} as one JSON object when ready.")
 def mcp(http: bool, host: str, port: int, token: str | None, as_json: bool) -> None:
-    """Let an agent find, configure, start, watch and stop training runs, through the ten rl_* tools over MCP.
+    """Serve the ten rl_* tools over MCP, so that an agent can configure, start, watch and stop training runs.
 
-    Without options a client starts this as a program and speaks to it over standard input and output, for instance
-    `claude mcp add hermes-rl -- hermes-rl mcp`. Runs go on when the client leaves.
+    Without options it speaks over standard input and output, for instance
+    `claude mcp add hermes-rl -- hermes-rl mcp`. Runs continue when the client disconnects.
     """
-    from hermes_rl.runs.mcp_server.running import run_http, run_stdio
+    from hermes_rl.orchestration.mcp_server.transport import run_http, run_stdio
 
-    # Standard output is the protocol's.
+    # Standard output belongs to the protocol.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
     if not http:
         if token is not None:
-            raise click.UsageError("--token goes with --http; over standard input and output nobody else can call")
-        on_a_loop(run_stdio())
+            raise click.UsageError("--token needs --http; standard input and output are reachable only by the client")
+        run_async(run_stdio())
         return
     if token is not None and is_literal(token):
         click.echo(
@@ -45,9 +45,9 @@ def mcp(http: bool, host: str, port: int, token: str | None, as_json: bool) -> N
 
     def ready(url: str) -> None:
         if as_json:
-            click.echo(jsontext.dumps({"url": url}).decode())
+            click.echo(fast_json.dumps({"url": url}).decode())
             sys.stdout.flush()
         else:
-            click.echo(f"the MCP server listens on {url}; Ctrl-C ends it", err=True)
+            click.echo(f"MCP server listening on {url}; press Ctrl-C to stop", err=True)
 
-    on_a_loop(run_http(host, port, None if token is None else resolved_key(token, "--token"), ready))
+    run_async(run_http(host, port, None if token is None else resolve_key(token, "--token"), ready))

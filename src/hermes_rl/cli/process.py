@@ -1,4 +1,4 @@
-"""`hermes-rl process`: rollouts into a JSONL file."""
+"""`hermes-rl process`: generate rollouts into a JSONL file."""
 
 from hermes_rl.cli.environment_verb import environment_mode
 

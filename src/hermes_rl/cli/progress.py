@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, elsewhere a line every ten seconds. On standard error."""
+"""Progress of long commands on standard error: a bar on a terminal, otherwise a line every ten seconds."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes_rl.terminal.screen import LINE_EVERY, console
+from hermes_rl.console.live_display import LINE_EVERY, console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 20
 
 
-class Steps(Protocol):
-    def show(self, done: int, state: str) -> None:
-        """So many are done, and this is going on."""
-        ...
+class ProgressSteps(Protocol):
+    def show(self, done: int, state: str) -> None: ...
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Steps]:
+def progress(what: str, total: int) -> Iterator[ProgressSteps]:
     screen = console()
     if not screen.is_terminal:
-        yield _Lines(what, total)
+        yield _ProgressLines(what, total)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -38,7 +36,7 @@ def progress(what: str, total: int) -> Iterator[Steps]:
         TextColumn("{task.fields[state]}", markup=False),
     )
     with Progress(*columns, console=screen, transient=True) as bar:
-        # What is going on gets the room that is left: a longer line would squeeze the bar out.
+        # The state gets the remaining width: a longer line would squeeze out the bar.
         room = max(screen.width - len(what) - _BAR_WIDTH - 2 * len(str(total)) - 16, 0)
         yield _Bar(bar, bar.add_task(what, total=total, state=""), room)
 
@@ -51,13 +49,13 @@ class _Bar:
         self._bar.update(self._task, completed=done, state=state[: self._room])
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def show(self, done: int, state: str) -> None:
-        if time.monotonic() - self._said_at >= LINE_EVERY:
-            self._said_at = time.monotonic()
+        if time.monotonic() - self._printed_at >= LINE_EVERY:
+            self._printed_at = time.monotonic()
             sys.stderr.write(f"{self._what} {done}/{self._total}  {state}\n")
             sys.stderr.flush()

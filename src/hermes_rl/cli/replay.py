@@ -1,4 +1,4 @@
-"""`hermes-rl replay FILE`: one recorded rollout step by step, its calls carried out again beside what they gave."""
+"""`hermes-rl replay FILE`: replay one recorded rollout and compare tool results and score with the record."""
 
 import sys
 from pathlib import Path
@@ -6,47 +6,57 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, InfrastructureError
+from hermes_rl.core.trajectory import Group, Rollout
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.preparation import NO_MODEL
-from hermes_rl.environment.replaying import Replayed, fresh_session, recorded_result, replay_calls
-from hermes_rl.environment.rescoring import items_by_id
-from hermes_rl.environment.rollouts import reward_for
-from hermes_rl.environment.settings import defaults, resolve
-from hermes_rl.environment.transcript import transcript
-from hermes_rl.errors import ConfigError, WorldError
+from hermes_rl.environment.prebuild import NO_MODEL
+from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+from hermes_rl.evaluation.replay import ReplayedCall, fresh_session, recorded_result, replay_calls
+from hermes_rl.evaluation.rescore import items_by_id
+from hermes_rl.rollout.rollout import compute_rollout_reward
+from hermes_rl.rollout.transcript import transcript
 from hermes_rl.store.records import read_groups
-from hermes_rl.terminal.running import on_a_loop
-from hermes_rl.terminal.sections import section_options, section_values
-from hermes_rl.trajectory import Group, Rollout
 
-HELP = """Show one recorded rollout step by step, and do it again.
+HELP = """Replay one recorded rollout step by step in a fresh sandbox.
 
-FILE is what `hermes-rl process` wrote. Each tool call that acts in the sandbox is carried out again in a fresh one;
-where the answer differs from the recorded one, both are shown. At the end the reward looks at the sandbox again."""
+FILE was written by `hermes-rl process`. Tool calls that act on the sandbox are executed again, and results that differ
+from the record are shown. At the end the reward scores the new sandbox. The exit code is 1 if the score differs."""
 
 
 def replay_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.Command:
     options: list[click.Parameter] = [
-        click.Option(["--group", "-g"], default="1", show_default=True, help="Which group: its number or its id."),
-        click.Option(["--rollout", "-r"], type=int, default=0, show_default=True, help="Which rollout of the group."),
+        click.Option(
+            ["--group", "-g"], default="1", show_default=True, help="Select a group by number, from 1, or by id."
+        ),
+        click.Option(
+            ["--rollout", "-r"],
+            type=int,
+            default=0,
+            show_default=True,
+            help="Select a rollout of the group by number, from 0.",
+        ),
         click.Option(["--step"], is_flag=True, help="Wait for Enter after each step."),
-        click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the outcome as one JSON object instead."),
-        *section_options("env", defaults(environment)[0]),
+        click.Option(
+            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as one JSON object."),
+        *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(group: str, rollout: int, step: bool, config_file: Path | None, as_json: bool, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
         chosen = _group(path, group)
         if not 0 <= rollout < len(chosen.rollouts):
-            raise ConfigError(f"group {chosen.id} has rollouts 0 to {len(chosen.rollouts) - 1}, not {rollout}")
+            raise ConfigError(f"--rollout {rollout}: group {chosen.id} has rollouts 0 to {len(chosen.rollouts) - 1}")
         env = environment(settings.env, [NO_MODEL])
-        outcome = on_a_loop(_replay(env, chosen, chosen.rollouts[rollout], _Page(silent=as_json, wait=step)))
+        outcome = run_async(_replay(env, chosen, chosen.rollouts[rollout], _StepPrinter(silent=as_json, wait=step)))
         if as_json:
-            click.echo(jsontext.dumps(outcome).decode())
+            click.echo(fast_json.dumps(outcome).decode())
         return 0 if outcome["score"] == outcome["recorded_score"] else 1
 
     return click.Command("replay", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110})
@@ -55,9 +65,7 @@ def replay_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.C
 replay = RecordedVerb("replay", replay_command, help=HELP)
 
 
-class _Page:
-    """Standard output, a step at a time."""
-
+class _StepPrinter:
     def __init__(self, *, silent: bool, wait: bool) -> None:
         self._silent, self._wait = silent, wait and sys.stdin.isatty()
 
@@ -68,16 +76,16 @@ class _Page:
         if text:
             click.echo(text)
         if self._wait:
-            click.prompt("", prompt_suffix="Enter to go on", default="", show_default=False)
+            click.prompt("", prompt_suffix="Press Enter to continue", default="", show_default=False)
 
 
-async def _replay(env: HermesAgentBaseEnv, group: Group, rollout: Rollout, page: _Page) -> dict[str, Any]:
-    calls: list[Replayed] = []
+async def _replay(env: HermesAgentBaseEnv, group: Group, rollout: Rollout, page: _StepPrinter) -> dict[str, Any]:
+    calls: list[ReplayedCall] = []
     score, problem = None, None
     result = recorded_result(rollout)
     async with env.opened():
         item = items_by_id(env).get(group.item_id, group.item)
-        page.show(f"item {group.item_id}", jsontext.dumps(group.item).decode()[:2000])
+        page.show(f"item {group.item_id}", fast_json.dumps(group.item).decode()[:2000])
         page.show("prompt", transcript(rollout.messages[: result.prompt_length]))
         async with fresh_session(env, item) as session:
             turns = iter(_turns(rollout, result.prompt_length))
@@ -93,14 +101,14 @@ async def _replay(env: HermesAgentBaseEnv, group: Group, rollout: Rollout, page:
                 page.show(f"turn {shown}", transcript([message]))
             await session.end_policy()
             try:
-                reward = await reward_for(env, item, result, session.task_id, session)
+                reward = await compute_rollout_reward(env, item, result, session.task_id, session)
                 score = reward.score
                 parts = "".join(f"\n  {name}: {value:g}" for name, value in reward.components.items())
-            except WorldError as error:
+            except InfrastructureError as error:
                 problem = str(error)
                 parts = f"\n  {problem}"
-    then = rollout.score if rollout.failure is None else str(rollout.failure)
-    page.show("reward", f"recorded {then}, now {score}{parts}")
+    recorded = rollout.score if rollout.failure is None else str(rollout.failure)
+    page.show("reward", f"recorded {recorded}, now {score}{parts}")
     return {
         "group": group.id,
         "rollout": rollout.index,
@@ -117,20 +125,20 @@ def _group(path: Path, wanted: str) -> Group:
     for number, group in enumerate(read_groups(path), 1):
         if wanted in (group.id, str(number)):
             return group
-    raise ConfigError(f"{path} has no group {wanted}; give a number from 1, or an id")
+    raise ConfigError(f"{path} has no group {wanted}; pass --group with a number from 1, or an id")
 
 
 def _turns(rollout: Rollout, prompt_length: int) -> list[dict[str, Any]]:
     return [message for message in rollout.messages[prompt_length:] if message.get("role") == "assistant"]
 
 
-def _verdict(call: Replayed) -> str:
+def _verdict(call: ReplayedCall) -> str:
     if call.answer is None:
-        return "not carried out again"
+        return "not replayed"
     return "DIFFERENT" if call.differs else "same"
 
 
-def _answers(call: Replayed) -> str:
+def _answers(call: ReplayedCall) -> str:
     if call.differs:
         return f"recorded: {call.use.result[:2000]}\nnow:      {(call.answer or '')[:2000]}"
     return call.use.result[:2000]

@@ -1,4 +1,4 @@
-"""`hermes-rl report RUN|FILE|FOLDER…`: the viewer's pages as one HTML file to send to somebody."""
+"""`hermes-rl report RUN|FILE|FOLDER…`: the viewer's pages as one self-contained HTML file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.cli.progress import Steps, progress
-from hermes_rl.secrets import resolved_key
-from hermes_rl.terminal.screen import console
+from hermes_rl.cli.progress import ProgressSteps, progress
+from hermes_rl.console.live_display import console
+from hermes_rl.core import fast_json
+from hermes_rl.core.secrets import resolve_key
 
 
 @click.command(context_settings={"max_content_width": 110})
@@ -19,36 +19,42 @@ from hermes_rl.terminal.screen import console
     "--output",
     "out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="HTML file. [FILE.html, FOLDER/report.html, RUN.html; report.html of several]",
+    help="Write this HTML file. [FILE.html, FOLDER/report.html, RUN.html; report.html for several]",
 )
 @click.option(
-    "--groups", type=click.IntRange(min=1), default=100, show_default=True, help="Groups to hold of each source."
+    "--groups",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Include this many groups of each source.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def report(targets: tuple[str, ...], out: Path | None, groups: int, as_json: bool) -> None:
-    """Make one HTML file of a run, an evaluation or a file of groups.
+    """Write a self-contained HTML report of a run, an evaluation or a file of groups.
 
-    It has the pages of `hermes-rl view`, opens in any browser, and needs no network and no server: mail it, archive
-    it. Its groups are spread evenly over the source; figures and curves are of all. Two evaluations are compared.
+    The report has the pages of `hermes-rl view` and needs no network or server. Its groups are sampled evenly from the
+    source; figures and curves cover all groups. Two evaluations are compared.
     """
     from hermes_rl.cli.viewed_runs import viewed_runs
-    from hermes_rl.viewer.report.making import write_report
+    from hermes_rl.viewer.report.builder import write_report
 
-    addresses = [resolved_key(one, "ADDRESS") if one.startswith(("env:", "file:")) else one for one in targets]
+    addresses = [
+        resolve_key(target, "ADDRESS") if target.startswith(("env:", "file:")) else target for target in targets
+    ]
     with _bars() as show:
-        made = write_report(addresses, viewed_runs(), out or _beside(targets), groups=groups, on_step=show)
+        made = write_report(addresses, viewed_runs(), out or _default_path(targets), groups=groups, on_step=show)
     screen = console()
     screen.print(f"{made.groups_held:,} of {made.groups:,} groups, {made.bytes / 1e6:.1f} MB", soft_wrap=True)
     screen.print(f"written: {made.path}", soft_wrap=True, markup=False)
     if as_json:
-        click.echo(jsontext.dumps({**made._asdict(), "path": str(made.path)}))
+        click.echo(fast_json.dumps({**made._asdict(), "path": str(made.path)}))
 
 
 @contextmanager
 def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each thing that is done, one after the other."""
+    """One progress bar per stage."""
     now: tuple[str, int] | None = None
-    steps: Steps | None = None
+    steps: ProgressSteps | None = None
     with ExitStack() as bar:
 
         def show(what: str, done: int, total: int) -> None:
@@ -61,7 +67,7 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def _beside(targets: tuple[str, ...]) -> Path:
+def _default_path(targets: tuple[str, ...]) -> Path:
     [first, *others] = targets
     path = Path(first)
     if others or not path.exists():

@@ -1,4 +1,4 @@
-"""`hermes-rl rescore FILE --env ENVIRONMENT`: recorded rollouts scored again, and what moved."""
+"""`hermes-rl rescore FILE --env ENVIRONMENT`: score recorded rollouts again and show the changes."""
 
 import time
 from pathlib import Path
@@ -6,62 +6,66 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.live_display import console
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.trajectory import Group
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.preparation import without_waiting
-from hermes_rl.environment.rescoring import Moved, Source, rescore_groups
-from hermes_rl.environment.settings import defaults, resolve
-from hermes_rl.errors import ConfigError
+from hermes_rl.environment.prebuild import without_health_checks
+from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats, rescore_groups
 from hermes_rl.store.export import count_lines
-from hermes_rl.store.records import RecordWriter, read_groups, record_of
-from hermes_rl.terminal.running import on_a_loop
-from hermes_rl.terminal.screen import console
-from hermes_rl.terminal.sections import section_options, section_values
-from hermes_rl.trajectory import Group
+from hermes_rl.store.records import RecordWriter, group_to_record, read_groups
 
-HELP = """Score recorded rollouts again after a change of the reward, without a model.
+HELP = """Score recorded rollouts again after a change to the reward, without a model.
 
-FILE is what `hermes-rl process` wrote. Scored from the transcript when the reward asks for nothing else; when it looks
-into the sandbox, the recorded tool calls are carried out again in a fresh one first. The new groups go to a file of
-their own, and what moved is shown."""
+FILE was written by `hermes-rl process`. If the reward only needs the transcript, it scores that; if it reads the
+sandbox, the recorded tool calls are replayed in a fresh one first. Writes the groups to a new file and shows what
+changed. The exit code is 1 if a rollout lost its score."""
 
 
 def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.Command:
     options: list[click.Parameter] = [
-        click.Option(["--output", "-o"], type=click.Path(path_type=Path), help="New file [FILE.rescored.jsonl]."),
+        click.Option(
+            ["--output", "-o"], type=click.Path(path_type=Path), help="Write to this file. [FILE.rescored.jsonl]"
+        ),
         click.Option(
             ["--from", "source"],
-            type=click.Choice([one.value for one in Source]),
-            default=Source.AUTO.value,
+            type=click.Choice([one.value for one in RescoreSource]),
+            default=RescoreSource.AUTO.value,
             show_default=True,
-            help="What to score from.",
+            help="Select what to score from.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."),
-        click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print what moved as one JSON object."),
-        *section_options("env", defaults(environment)[0]),
+        click.Option(
+            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the changes as one JSON object."),
+        *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(
         output: Path | None, source: str, overwrite: bool, config_file: Path | None, as_json: bool, **flags: str | None
     ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
         target = output or path.with_suffix(".rescored.jsonl")
         if target.exists():
             if not overwrite or target.samefile(path):
-                raise ConfigError(f"{target} exists; pass --overwrite, or another --output")
+                raise ConfigError(f"{target} already exists; pass --overwrite, or another --output")
             target.unlink()
-        env = environment(settings.env, without_waiting(settings.endpoints))
+        env = environment(settings.env, without_health_checks(settings.endpoints))
         began = time.monotonic()
-        moved = on_a_loop(_rescore(env, path, target, Source(source)))
+        moved = run_async(_rescore(env, path, target, RescoreSource(source)))
         seconds = time.monotonic() - began
         _show(moved, target, seconds)
         if as_json:
             result = {**moved.summary(), "path": str(target), "seconds": round(seconds, 3)}
-            click.echo(jsontext.dumps(result).decode())
+            click.echo(fast_json.dumps(result).decode())
         return 1 if moved.no_longer_scored else 0
 
     return click.Command(
@@ -72,8 +76,8 @@ def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.
 rescore = RecordedVerb("rescore", rescore_command, help=HELP)
 
 
-async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: Source) -> Moved:
-    moved = Moved()
+async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: RescoreSource) -> RescoreStats:
+    moved = RescoreStats()
     total = count_lines(path)
     async with env.opened():
         with RecordWriter(target) as writer, progress("rescore", total) as shown:
@@ -81,7 +85,7 @@ async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: So
 
             def keep(group: Group) -> None:
                 nonlocal done
-                writer.write(record_of(group))
+                writer.write(group_to_record(group))
                 done += 1
                 shown.show(done, f"{moved.up} up, {moved.down} down, {moved.same} same")
 
@@ -89,7 +93,7 @@ async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: So
     return moved
 
 
-def _show(moved: Moved, target: Path, seconds: float) -> None:
+def _show(moved: RescoreStats, target: Path, seconds: float) -> None:
     from rich.table import Table
 
     summary: dict[str, Any] = moved.summary()
@@ -101,7 +105,7 @@ def _show(moved: Moved, target: Path, seconds: float) -> None:
     table.add_row("from the transcript alone", str(moved.from_transcript))
     table.add_row(
         "replayed in a sandbox",
-        f"{moved.replayed}; of {moved.calls} calls {moved.calls_that_differ} answered differently",
+        f"{moved.replayed}; {moved.calls_that_differ} of {moved.calls} calls gave another result",
     )
     for cause, count in moved.failures.most_common():
         table.add_row(f"[red]not scored: {cause}[/red]", str(count))
@@ -109,15 +113,17 @@ def _show(moved: Moved, target: Path, seconds: float) -> None:
     screen.print(table)
     for example in moved.examples:
         screen.print(
-            f"moved: group {example['group']}, rollout {example['rollout']}: {example['from']} → {example['to']}",
+            f"changed: group {example['group']}, rollout {example['rollout']}: {example['from']} → {example['to']}",
             soft_wrap=True,
         )
-    for one in moved.drift:
-        screen.print(f"answered differently: {one['call']}", soft_wrap=True, markup=False)
-        screen.print(f"  recorded: {one['recorded']}\n  replayed: {one['replayed']}", soft_wrap=True, markup=False)
+    for difference in moved.drift:
+        screen.print(f"different result: {difference['call']}", soft_wrap=True, markup=False)
+        screen.print(
+            f"  recorded: {difference['recorded']}\n  replayed: {difference['replayed']}", soft_wrap=True, markup=False
+        )
     for cause, message in moved.failure_examples.items():
         screen.print(f"{cause}, for instance: {message[:300]}", soft_wrap=True, markup=False)
-    screen.print(f"groups: {target}", soft_wrap=True)
+    screen.print(f"written: {target}", soft_wrap=True)
 
 
 def _mean(value: float | None) -> str:

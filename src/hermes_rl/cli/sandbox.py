@@ -1,4 +1,4 @@
-"""`hermes-rl sandbox VERB …`: which sandboxes work here, whether a backend keeps its promises, preparing, clearing."""
+"""`hermes-rl sandbox`: list, check, prepare and clean up sandboxes."""
 
 import asyncio
 from dataclasses import dataclass, fields
@@ -6,24 +6,24 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.environment_verb import EnvironmentVerb
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.sandbox_check import check
 from hermes_rl.cli.sandbox_prepare import HELP, prepare_command
-from hermes_rl.errors import ConfigError, SandboxError
-from hermes_rl.sandbox.backends import NAMES, make_backend
-from hermes_rl.sandbox.ledger import Entry
-from hermes_rl.sandbox.reaper import Reaped, reap
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, SandboxError
+from hermes_rl.sandbox.backends.registry import NAMES, make_backend
+from hermes_rl.sandbox.ledger import LedgerEntry
+from hermes_rl.sandbox.reaper import ReapResult, reap
 from hermes_rl.sandbox.spec import Capabilities
-from hermes_rl.terminal.running import on_a_loop
 
 PROBE_TIME = 90.0
 
 
 @click.group()
 def sandbox() -> None:
-    """See, check, prepare and clear away the sandboxes that rollouts run in."""
+    """List, check, prepare and clean up the sandboxes of rollouts."""
 
 
 sandbox.add_command(check)
@@ -31,7 +31,7 @@ sandbox.add_command(
     EnvironmentVerb(
         "prepare",
         prepare_command,
-        help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. All its options: "
+        help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. List all options with: "
         "hermes-rl sandbox prepare ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )
@@ -39,7 +39,7 @@ sandbox.add_command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedBackend:
     name: str
     reason: str
     capabilities: Capabilities | None
@@ -48,27 +48,28 @@ class _Listed:
 @sandbox.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_backends(as_json: bool) -> None:
-    """List the backends: whether each works here, really tried, and what it holds.
+    """List the backends, whether each works on this machine, and its capabilities.
 
-    Trying means starting a sandbox with the backend's own defaults. Where you have an account of modal or daytona one
-    is started there; docker fetches its default image if that is missing.
+    Starts a sandbox of each backend with its default settings. With a modal or daytona account one is started there;
+    docker pulls its default image if it is missing.
     """
-    listed = on_a_loop(_try_all())
+    listed = run_async(_try_all())
     if as_json:
-        click.echo(jsontext.dumps([_as_dict(one) for one in listed]))
+        click.echo(fast_json.dumps([_as_dict(backend) for backend in listed]))
         return
-    for one in listed:
-        click.echo(f"{one.name:<12} " + ("works here" if not one.reason else f"does not work here: {one.reason}"))
-        if one.capabilities is not None and not one.reason:
-            click.echo(f"{'':<12} {_held(one.capabilities)}")
-    click.echo("A backend that needs settings is tried by: hermes-rl sandbox check NAME --setting KEY=VALUE", err=True)
+    for backend in listed:
+        state = f"does not work here: {backend.reason}" if backend.reason else "works here"
+        click.echo(f"{backend.name:<12} {state}")
+        if backend.capabilities is not None and not backend.reason:
+            click.echo(f"{'':<12} {_capabilities(backend.capabilities)}")
+    click.echo("Check a backend that needs settings with: hermes-rl sandbox check NAME --setting KEY=VALUE", err=True)
 
 
-async def _try_all() -> list[_Listed]:
+async def _try_all() -> list[_ListedBackend]:
     with progress("trying backends", len(NAMES)) as shown:
         done = 0
 
-        async def one(name: str) -> _Listed:
+        async def try_backend(name: str) -> _ListedBackend:
             nonlocal done
             try:
                 return await _try(name)
@@ -76,73 +77,74 @@ async def _try_all() -> list[_Listed]:
                 done += 1
                 shown.show(done, name)
 
-        return await asyncio.gather(*map(one, NAMES))
+        return await asyncio.gather(*map(try_backend, NAMES))
 
 
-async def _try(name: str) -> _Listed:
+async def _try(name: str) -> _ListedBackend:
     try:
         backend = make_backend(name)
     except ConfigError as error:
-        return _Listed(name, str(error), None)
+        return _ListedBackend(name, str(error), None)
     reason = ""
     try:
         async with asyncio.timeout(PROBE_TIME):
             await backend.probe()
     except TimeoutError:
-        reason = f"no sandbox was ready after {PROBE_TIME:.0f} s"
+        reason = f"no sandbox was ready within {PROBE_TIME:.0f} s"
     except (SandboxError, ConfigError) as error:
         reason = str(error)
     finally:
         await backend.close()
-    return _Listed(name, reason, backend.capabilities)
+    return _ListedBackend(name, reason, backend.capabilities)
 
 
-def _held(can: Capabilities) -> str:
-    apart = " and ".join(["files"] * can.isolates_files + ["processes"] * can.isolates_processes)
+def _capabilities(can: Capabilities) -> str:
+    isolated = " and ".join(["files"] * can.isolates_files + ["processes"] * can.isolates_processes)
     network = " or ".join(["off"] * can.network_off + ["on"] * can.network_on)
-    held = [f"isolates {apart}" if apart else "NO SANDBOX: isolates nothing", f"network {network or 'as it is there'}"]
-    held.append(f"limits {', '.join(sorted(can.limits))}" if can.limits else "no limits")
-    held += ["images"] * can.images + ["root user"] * can.root_user + ["writable root"] * can.writable_root
-    held += ["folders of this machine"] * can.folders
-    return "; ".join(held)
+    texts = [f"isolates {isolated}" if isolated else "NO SANDBOX: isolates nothing"]
+    texts.append(f"network {network or 'as on the host'}")
+    texts.append(f"limits {', '.join(sorted(can.limits))}" if can.limits else "no limits")
+    texts += ["images"] * can.images + ["root user"] * can.root_user + ["writable root"] * can.writable_root
+    texts += ["host folders"] * can.folders
+    return "; ".join(texts)
 
 
-def _as_dict(one: _Listed) -> dict[str, Any]:
-    can = one.capabilities
+def _as_dict(backend: _ListedBackend) -> dict[str, Any]:
+    can = backend.capabilities
     flags = {field.name: getattr(can, field.name) for field in fields(Capabilities)} if can is not None else None
     if flags is not None:
         flags["limits"] = sorted(flags["limits"])
-    return {"name": one.name, "works": not one.reason, "reason": one.reason, "capabilities": flags}
+    return {"name": backend.name, "works": not backend.reason, "reason": backend.reason, "capabilities": flags}
 
 
 @sandbox.command("reap")
-@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reap_sandboxes(dry_run: bool, as_json: bool) -> int:
-    """Remove the sandboxes that processes left behind when they were killed.
+    """Remove sandboxes left behind by killed processes.
 
-    Only what our own ledgers (~/.hermes/rl/sandboxes) name is touched, and only that of dead processes. Runs do this by
-    themselves at their start and every five minutes. The exit status is 1 when something could not be removed.
+    Touches only sandboxes of dead processes that are listed in the ledgers in ~/.hermes/rl/sandboxes. Runs also do this
+    at their start and every five minutes. The exit code is 1 if something could not be removed.
     """
-    reaped = on_a_loop(reap(dry_run=dry_run))
+    reaped = run_async(reap(dry_run=dry_run))
     if as_json:
-        click.echo(jsontext.dumps(_reaped_as_dict(reaped, dry_run)))
+        click.echo(fast_json.dumps(_reaped_as_dict(reaped, dry_run)))
     else:
         for entry in reaped.removed:
             click.echo(f"{'would remove' if dry_run else 'removed'} {_named(entry)}")
         for entry, reason in reaped.left:
-            click.echo(f"left {_named(entry)}: {reason}")
+            click.echo(f"could not remove {_named(entry)}: {reason}")
         verb = "would be removed" if dry_run else "removed"
-        left = f", {len(reaped.left)} left for the next time" if reaped.left else ""
+        left = f", {len(reaped.left)} could not be removed" if reaped.left else ""
         click.echo(f"{len(reaped.removed)} sandboxes of {reaped.owners} dead processes {verb}{left}")
     return 1 if reaped.left else 0
 
 
-def _named(entry: Entry) -> str:
+def _named(entry: LedgerEntry) -> str:
     return f"{entry.name} ({entry.backend})"
 
 
-def _reaped_as_dict(reaped: Reaped, dry_run: bool) -> dict[str, Any]:
+def _reaped_as_dict(reaped: ReapResult, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "owners": reaped.owners,

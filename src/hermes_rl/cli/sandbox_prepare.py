@@ -1,47 +1,49 @@
-"""`hermes-rl sandbox prepare ENVIRONMENT`: what its sandboxes start from is fetched and baked before a run needs it."""
+"""`hermes-rl sandbox prepare ENVIRONMENT`: build sandbox images before a run needs them."""
 
 from pathlib import Path
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.run_command import run_async
+from hermes_rl.core import fast_json
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.preparation import (
+from hermes_rl.environment.prebuild import (
     NO_MODEL,
-    Prepared,
-    leaves_training_out,
-    opened_for_preparation,
-    prepare_environment,
-    specs_to_prepare,
+    PrebuildResult,
+    distinct_specs,
+    open_for_prebuild,
+    prebuild_specs,
+    training_specs_unknown,
 )
-from hermes_rl.environment.settings import defaults, resolve
-from hermes_rl.terminal.running import on_a_loop
-from hermes_rl.terminal.sections import section_options, section_values
+from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 
-HELP = """Fetch the images of an environment and bake its files and setup, before a run needs them.
+HELP = """Pull an environment's images and build in its files and setup, before a run needs them.
 
-No model is needed. Items whose sandbox_spec has the same image, files and setup are prepared once."""
+Needs no model. Items with the same image, files and setup in their sandbox_spec are prepared once."""
 
 
 def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
     options: list[click.Parameter] = [
-        click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env."),
+        click.Option(
+            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
-        *section_options("env", defaults(environment)[0]),
+        *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(config_file: Path | None, as_json: bool, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve(environment, config_file, section_values(given, "env"), {})
-        prepared = on_a_loop(
+        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        prepared = run_async(
             _prepare(environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL]))
         )
         for what, reason in prepared.failed:
-            click.echo(f"not prepared: {what}: {reason}", err=True)
+            click.echo(f"could not prepare {what}: {reason}", err=True)
         if as_json:
             failed = [{"what": what, "reason": reason} for what, reason in prepared.failed]
-            click.echo(jsontext.dumps({"specs": prepared.specs, "backends": prepared.backends, "failed": failed}))
+            click.echo(fast_json.dumps({"specs": prepared.specs, "backends": prepared.backends, "failed": failed}))
         return 1 if prepared.failed else 0
 
     return click.Command(
@@ -49,30 +51,30 @@ def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
     )
 
 
-async def _prepare(env: HermesAgentBaseEnv) -> Prepared:
-    async with opened_for_preparation(env) as backends:
-        specs = specs_to_prepare(env)
+async def _prepare(env: HermesAgentBaseEnv) -> PrebuildResult:
+    async with open_for_prebuild(env) as backends:
+        specs = distinct_specs(env)
         names = ", ".join(backend.name for backend in backends)
         click.echo(f"{len(specs)} to prepare on {names}", err=True)
-        if leaves_training_out(env):
+        if training_specs_unknown(env):
             click.echo(
                 f"note: {type(env).__name__}.sandbox_spec depends on the item and there is no train_items(), so only "
-                "those of the evaluation are prepared; the others are made when their rollouts start",
+                "evaluation items are prepared; the others are built when their rollouts start",
                 err=True,
             )
-        done, said = 0, ""
+        done, status = 0, ""
         with progress("prepare", len(specs) * len(backends)) as shown:
 
             def say(line: str) -> None:
-                nonlocal said
-                said = line
-                shown.show(done, said)
+                nonlocal status
+                status = line
+                shown.show(done, status)
 
             def advance() -> None:
                 nonlocal done
                 done += 1
-                shown.show(done, said)
+                shown.show(done, status)
 
-            prepared = await prepare_environment(specs, backends, say, advance)
+            prepared = await prebuild_specs(specs, backends, say, advance)
         click.echo(f"{done - len(prepared.failed)} ready, {len(prepared.failed)} failed", err=True)
         return prepared

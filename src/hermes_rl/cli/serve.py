@@ -1,6 +1,6 @@
-"""`hermes-rl serve`: the environment's own command, and many replicas of it where they are asked for.
+"""`hermes-rl serve`: the environment's `serve` command, or with --replicas many processes of it.
 
-Always true: without --replicas it is the environment's command, and nothing of replicas is loaded.
+Without --replicas no code of replicas is imported.
 """
 
 import sys
@@ -10,64 +10,72 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from hermes_rl import jsontext
 from hermes_rl.cli.environment_verb import environment_mode
+from hermes_rl.console.config_options import section_values
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.paths import rl_home
 from hermes_rl.environment.command import mode_command
-from hermes_rl.environment.contract import Environment
-from hermes_rl.environment.endpoint_choice import choose_endpoint
-from hermes_rl.environment.settings import Settings, resolve
-from hermes_rl.errors import ConfigError
-from hermes_rl.home import rl_home
-from hermes_rl.terminal.sections import section_values
+from hermes_rl.environment.endpoint_prompt import choose_endpoint
+from hermes_rl.environment.resolve_config import Settings, resolve_settings
+from hermes_rl.rollout.protocol import Environment
 
 if TYPE_CHECKING:
-    from hermes_rl.runs.replicas.hosts import Hosts
-    from hermes_rl.runs.replicas.order import Order
+    from hermes_rl.orchestration.replicas.hosts import Hosts
+    from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
 
 HERE, RAY = "here", "ray"
-# Beside the worker's own time to stop: it ends its sandboxes and says goodbye.
+# On top of the worker's stop timeout: it closes its sandboxes and leaves the API.
 DRAIN_GRACE = 15.0
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
-        ["--replicas"], type=click.IntRange(1, 4096), help="Serve from so many places at once: docs/many-machines.md."
+        ["--replicas"], type=click.IntRange(1, 4096), help="Serve with this many replicas; see docs/many-machines.md."
     ),
     click.Option(
         ["--shards"],
         type=click.IntRange(1, 65536),
-        help="With --replicas: into how many parts the items are split, a process each; fixed for a database. "
-        "[as many as replicas]",
+        help="With --replicas: split the items into this many shards, one process each; fixed per database. "
+        "[the number of replicas]",
     ),
     click.Option(
-        ["--on"], type=click.Choice([HERE, RAY]), default=HERE, help="With --replicas: this machine, or a Ray cluster."
+        ["--on"],
+        type=click.Choice([HERE, RAY]),
+        default=HERE,
+        help="With --replicas: run on this machine or a Ray cluster.",
     ),
-    click.Option(["--name"], help="With --replicas: what `hermes-rl replicas` calls them. [the environment's name]"),
-    click.Option(["--ray-address"], help="The Ray cluster. [RAY_ADDRESS, or the one that runs on this machine]"),
-    click.Option(["--ray-working-dir"], metavar="FOLDER", help="A folder that Ray brings to every node."),
-    click.Option(["--replica-cpus"], type=click.FloatRange(0), default=1.0, help="Of its node, for each replica. [1]"),
+    click.Option(["--name"], help="With --replicas: name for `hermes-rl replicas`. [the environment's name]"),
+    click.Option(["--ray-address"], help="Use this Ray cluster. [RAY_ADDRESS, or the one on this machine]"),
+    click.Option(["--ray-working-dir"], metavar="FOLDER", help="Copy this folder to every Ray node."),
+    click.Option(
+        ["--replica-cpus"], type=click.FloatRange(0), default=1.0, help="Reserve this many CPUs per replica. [1]"
+    ),
     click.Option(
         ["--replica-resource"],
         multiple=True,
         metavar="NAME=AMOUNT",
-        help="A resource of Ray's that each replica takes; it goes only where there is some.",
+        help="Reserve this Ray resource per replica; restricts nodes. Repeatable.",
     ),
     click.Option(
-        ["--replica-key"], multiple=True, metavar="NAME", help="A key of this machine that workers get as a variable."
+        ["--replica-key"],
+        multiple=True,
+        metavar="NAME",
+        help="Pass this stored key to workers as an environment variable.",
     ),
 )
 
 
 def serve_command(environment: type[Environment]) -> click.Command:
-    """The environment's `serve` with the options of replicas; its context's `obj` is what it was named by."""
+    """The environment's `serve` with options for replicas; the context's `obj` is the reference as typed."""
     own = mode_command(environment, "serve")
-    alone = cast("Callable[..., int]", own.callback)
+    serve_alone = cast("Callable[..., int]", own.callback)
     names = [str(option.name) for option in OPTIONS]
 
     def run(**values: Any) -> int:
-        ours = {name: values.pop(name) for name in names}
-        if ours["replicas"] is None:
-            _check_alone(ours)
-            return alone(**values)
-        return _replicas(environment, str(click.get_current_context().obj), ours, values)
+        replica_options = {name: values.pop(name) for name in names}
+        if replica_options["replicas"] is None:
+            _check_alone(replica_options)
+            return serve_alone(**values)
+        return _replicas(environment, str(click.get_current_context().obj), replica_options, values)
 
     return click.Command(
         "serve",
@@ -81,102 +89,113 @@ def serve_command(environment: type[Environment]) -> click.Command:
 serve = environment_mode("serve", serve_command)
 
 
-def _replicas(environment: type[Environment], reference: str, ours: dict[str, Any], values: dict[str, Any]) -> int:
-    from hermes_rl.environment.exactness import require_exact_tokens
-    from hermes_rl.runs.replicas.driving import Task, drive
-    from hermes_rl.runs.replicas.shards import shards_of
-    from hermes_rl.runs.replicas.states import Patience
+def _replicas(
+    environment: type[Environment], reference: str, replica_options: dict[str, Any], values: dict[str, Any]
+) -> int:
+    from hermes_rl.orchestration.replicas.controller import FleetTask, run_fleet
+    from hermes_rl.orchestration.replicas.shards import resolve_shards
+    from hermes_rl.orchestration.replicas.types import FleetTimeouts
+    from hermes_rl.rollout.token_requirements import require_exact_tokens
 
     config_file, as_json, trace = values.pop("config_file"), values.pop("as_json"), values.pop("trace")
     given = {name: text for name, text in values.items() if text is not None}
-    settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
+    settings = resolve_settings(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
     if not settings.has_endpoint:
         settings = Settings(settings.env, (choose_endpoint(),))
     _check(settings)
     require_exact_tokens(settings.env, settings.endpoints)
-    shards = shards_of(environment.display_name(), settings.env, asked=ours["shards"], replicas=ours["replicas"])
-    words = [*_words(given, trace), *_share(settings, shards)]
-    kept = _kept(settings.env.serve_dir)
-    order = _order(reference, config_file, words, shards, kept, ours["replica_key"])
-    patience = Patience(drain_within=settings.env.stop_timeout + DRAIN_GRACE)
-    name = ours["name"] or environment.display_name()
-    task = Task(name, environment.display_name(), ours["replicas"], shards, ours["on"], patience)
-    _report(f"{ours['replicas']} replicas of {name} for {shards} shards")
-    fleet = drive(task, _joined(ours, name, order, patience.drain_within), _report)
+    shards = resolve_shards(
+        environment.display_name(),
+        settings.env,
+        requested=replica_options["shards"],
+        replicas=replica_options["replicas"],
+    )
+    arguments = [*_arguments(given, trace), *_weight_arguments(settings, shards)]
+    serve_dir = _relative_serve_dir(settings.env.serve_dir)
+    worker_spec = _worker_spec(reference, config_file, arguments, shards, serve_dir, replica_options["replica_key"])
+    patience = FleetTimeouts(drain_timeout=settings.env.stop_timeout + DRAIN_GRACE)
+    name = replica_options["name"] or environment.display_name()
+    task = FleetTask(
+        name, environment.display_name(), replica_options["replicas"], shards, replica_options["on"], patience
+    )
+    _report(f"{replica_options['replicas']} replicas of {name} for {shards} shards")
+    fleet = run_fleet(task, _hosts_factory(replica_options, name, worker_spec, patience.drain_timeout), _report)
     if as_json:
         restarts = sum(shard.restarts for shard in fleet.shards)
-        told = {"ended": fleet.reason, "shards": shards, "restarts": restarts, "replicas_opened": fleet.opened}
-        sys.stdout.write(jsontext.dumps(told).decode() + "\n")
+        summary = {"ended": fleet.reason, "shards": shards, "restarts": restarts, "replicas_opened": fleet.opened}
+        sys.stdout.write(fast_json.dumps(summary).decode() + "\n")
     return 0
 
 
-def _joined(ours: dict[str, Any], name: str, order: "Order", drain_seconds: float) -> "Callable[[], Hosts]":
-    resources = dict(_resource(text) for text in ours["replica_resource"])
-    if ours["on"] == HERE:
-        from hermes_rl.runs.replicas.hosts import LocalHosts
+def _hosts_factory(
+    replica_options: dict[str, Any], name: str, worker_spec: "WorkerSpec", drain_seconds: float
+) -> "Callable[[], Hosts]":
+    resources = dict(_resource(text) for text in replica_options["replica_resource"])
+    if replica_options["on"] == HERE:
+        from hermes_rl.orchestration.replicas.hosts import LocalHosts
 
-        return lambda: LocalHosts(order)
-    from hermes_rl.runs.replicas.ray_hosts import RayHosts, RayPlace
+        return lambda: LocalHosts(worker_spec)
+    from hermes_rl.orchestration.replicas.ray_hosts import RayHosts, RayOptions
 
-    place = RayPlace(ours["ray_address"], ours["replica_cpus"], resources, ours["ray_working_dir"])
-    return lambda: RayHosts(name, order, place, drain_seconds)
-
-
-def _words(given: dict[str, str], trace: str | None) -> list[str]:
-    """The options as they were given."""
-    words = [word for name, text in given.items() for word in (f"--{name.replace('__', '.', 1)}", text)]
-    return [*words, "--trace", trace] if trace else words
+    place = RayOptions(
+        replica_options["ray_address"], replica_options["replica_cpus"], resources, replica_options["ray_working_dir"]
+    )
+    return lambda: RayHosts(name, worker_spec, place, drain_seconds)
 
 
-def _share(settings: Settings, shards: int) -> list[str]:
-    """Of the environment's weight in a batch, which the API counts for each shard by itself."""
+def _arguments(given: dict[str, str], trace: str | None) -> list[str]:
+    """The options as command-line arguments."""
+    arguments = [word for name, text in given.items() for word in (f"--{name.replace('__', '.', 1)}", text)]
+    return [*arguments, "--trace", trace] if trace else arguments
+
+
+def _weight_arguments(settings: Settings, shards: int) -> list[str]:
+    """Split the environment's weight over its shards, because the API counts each shard separately."""
     env = settings.env
-    words = ["--env.inference_weight", repr(env.inference_weight / shards)]
+    arguments = ["--env.inference_weight", repr(env.inference_weight / shards)]
     if env.min_batch_allocation:
-        words += ["--env.min_batch_allocation", repr(env.min_batch_allocation / shards)]
-    return words if shards > 1 else []
+        arguments += ["--env.min_batch_allocation", repr(env.min_batch_allocation / shards)]
+    return arguments if shards > 1 else []
 
 
-def _kept(serve_dir: str | None) -> str | None:
-    """A folder below our home as one below the home of each worker, which may be elsewhere on its machine."""
+def _relative_serve_dir(serve_dir: str | None) -> str | None:
+    """`serve_dir` relative to the hermes-rl home, which may be elsewhere on a worker's machine; None if outside."""
     home = rl_home().absolute()
-    place = None if serve_dir is None else Path(serve_dir).absolute()
-    return str(place.relative_to(home)) if place is not None and place.is_relative_to(home) else None
+    folder = None if serve_dir is None else Path(serve_dir).absolute()
+    return str(folder.relative_to(home)) if folder is not None and folder.is_relative_to(home) else None
 
 
-def _order(
-    reference: str, config_file: Path | None, words: list[str], shards: int, kept: str | None, keys: list[str]
-) -> "Order":
-    from hermes_rl.runs.keys import find_key
-    from hermes_rl.runs.replicas.order import Order
+def _worker_spec(
+    reference: str, config_file: Path | None, arguments: list[str], shards: int, serve_dir: str | None, keys: list[str]
+) -> "WorkerSpec":
+    from hermes_rl.orchestration.keys import find_key
+    from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
 
     file, colon, name = reference.partition(":")
     if file.endswith(".py") and Path(file).exists():
         reference = f"{Path(file).absolute()}{colon}{name}"
     found = {key: find_key(key) for key in keys}
     if missing := [key for key, value in found.items() if value is None]:
-        raise ConfigError(f"--replica-key {missing[0]}: there is no such key; `hermes-rl config set {missing[0]}`")
+        raise ConfigError(f"--replica-key {missing[0]}: no such key; set it with `hermes-rl config set {missing[0]}`")
     config = None if config_file is None else config_file.read_text()
     variables = {key: value for key, value in found.items() if value}
-    return Order(reference, tuple(words), shards, config, kept, variables)
+    return WorkerSpec(reference, tuple(arguments), shards, config, serve_dir, variables)
 
 
-def _check_alone(ours: dict[str, Any]) -> None:
+def _check_alone(replica_options: dict[str, Any]) -> None:
     for name in ("shards", "name", "ray_address", "ray_working_dir", "replica_resource", "replica_key"):
-        if ours[name]:
-            raise ConfigError(f"--{name.replace('_', '-')} is for many replicas; say how many by --replicas N")
-    if ours["on"] != HERE:
-        raise ConfigError(f"--on {ours['on']} is for many replicas; say how many by --replicas N")
+        if replica_options[name]:
+            raise ConfigError(f"--{name.replace('_', '-')} needs --replicas N")
+    if replica_options["on"] != HERE:
+        raise ConfigError(f"--on {replica_options['on']} needs --replicas N")
 
 
 def _check(settings: Settings) -> None:
     env = settings.env
     if env.evaluation_only:
-        raise ConfigError("one process is enough to evaluate; leave --replicas out with --env.evaluation_only")
+        raise ConfigError("--env.evaluation_only runs in one process; leave out --replicas")
     if env.shards != 1 or env.shard != 0:
-        raise ConfigError(
-            "--replicas gives each worker its shard; leave --env.shards and --env.shard out, use --shards"
-        )
+        raise ConfigError("--replicas assigns the shards; use --shards instead of --env.shards and --env.shard")
 
 
 def _resource(text: str) -> tuple[str, float]:
@@ -184,9 +203,7 @@ def _resource(text: str) -> tuple[str, float]:
     try:
         return name, float(amount if sign else "1")
     except ValueError:
-        raise ConfigError(
-            f"--replica-resource {text!r} is no resource; write NAME=AMOUNT, such as gpu_node=1"
-        ) from None
+        raise ConfigError(f"--replica-resource {text!r} is not NAME=AMOUNT, such as gpu_node=1") from None
 
 
 def _report(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`hermes-rl trainer`: a policy trained from the batches of a trajectory API, and inference from its newest weights."""
+"""`hermes-rl trainer`: train a policy on batches from a trajectory API, and serve inference from its newest weights."""
 
 import asyncio
 import logging
@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.secrets import is_literal
-from hermes_rl.stopping import Stop
-from hermes_rl.terminal.look import Look
-from hermes_rl.terminal.running import on_a_loop, warn
-from hermes_rl.terminal.screen import console, drawing
-from hermes_rl.terminal.sections import merged_section, section_options, section_values, trace_option
-from hermes_rl.tracing.opening import Tracing, traced
-from hermes_rl.training.settings import TrainerSettings
+from hermes_rl.console.config_options import resolve_section, section_options, section_values, trace_option
+from hermes_rl.console.live_display import console, live_panel
+from hermes_rl.console.panel import Panel
+from hermes_rl.console.run_command import run_async, warn
+from hermes_rl.core import fast_json
+from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.tracing.setup import Tracing, traced
+from hermes_rl.training.config import TrainerSettings
 
 STOP_SECONDS = 600.0
 SECRETS = ("api_key", "rollout_server_token", "inference_token")
@@ -29,78 +29,76 @@ SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 def _run(
     config_file: Path | None, run_name: str, stay: bool, as_json: bool, trace: str | None, **flags: str | None
 ) -> None:
-    """Learn from the groups that environments send to the trajectory API, by GRPO with LoRA through the Tinker API.
+    """Train a policy on batches from a trajectory API: GRPO with LoRA, through the Tinker API.
 
-    Beside it runs an inference server, from which environments sample the newest weights. The same command started
-    again goes on where it stopped. Ctrl-C ends it after the step under way; what was learned is kept.
+    Also runs an inference server, from which environments sample the newest weights. Running the command again resumes
+    the run. Ctrl-C stops it after the current step, with a checkpoint.
     """
-    # First: it says which extra is missing, where the others would only fail to import.
-    import hermes_rl.training.tinker_api  # noqa: F401
+    # First, because it reports a missing extra; the other imports would just fail.
+    import hermes_rl.training.engines.tinker  # noqa: F401
+    from hermes_rl.training.run import run_training
     from hermes_rl.training.run_folder import RunFolder
-    from hermes_rl.training.running import run_training
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     given = {name: text for name, text in flags.items() if text is not None}
-    settings = merged_section(TrainerSettings(), "tinker", config_file, section_values(given, "tinker"))
+    settings = resolve_section(TrainerSettings(), "tinker", config_file, section_values(given, "tinker"))
     for name in SECRETS:
         value = getattr(settings, name)
         if value and is_literal(value):
             click.echo(f"warning: --tinker.{name} holds a literal secret; use env:NAME or file:PATH", err=True)
 
     async def train() -> dict[str, Any]:
-        stop = Stop(STOP_SECONDS)
+        stop = StopSignal(STOP_SECONDS)
         with stop.on_signals(), _shown(run_name, settings.total_steps) as watcher:
             return await run_training(settings, RunFolder.named(run_name), stop, watcher, stay=stay)
 
     try:
         about = {"run": run_name, "model": settings.base_model}
-        with traced(Tracing.of(trace), "trainer", about, report=warn):
-            result = on_a_loop(train())
+        with traced(Tracing.from_option(trace), "trainer", about, report=warn):
+            result = run_async(train())
     except asyncio.CancelledError:
         raise click.Abort from None
     if as_json:
-        sys.stdout.write(jsontext.dumps(result).decode() + "\n")
+        sys.stdout.write(fast_json.dumps(result).decode() + "\n")
     else:
         click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
 
 
 @contextmanager
 def _shown(run_name: str, total: int) -> Iterator[Any]:
-    """A panel on a terminal; elsewhere a line for each step."""
-    from hermes_rl.training.running import Watcher
+    """A panel on a terminal, otherwise a line per step."""
+    from hermes_rl.training.run import RunCallbacks
 
     screen = console()
 
     def listening(url: str) -> None:
-        screen.print(f"inference listens on {url}/v1; Ctrl-C ends the run after the step under way")
+        screen.print(f"inference server listening on {url}/v1; press Ctrl-C to stop after the current step")
 
     def complete() -> None:
-        screen.print("complete; inference answers from the last weights until Ctrl-C")
+        screen.print("training complete; the inference server keeps serving the last weights until Ctrl-C")
 
     def line(step: int, metrics: dict[str, float]) -> str:
         figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in SHOWN if name in metrics)
         return f"step {step} of {total}  {figures}"
 
     if not screen.is_terminal:
-        yield Watcher(listening, lambda _: None, lambda step, metrics: screen.print(line(step, metrics)), complete)
+        yield RunCallbacks(listening, lambda _: None, lambda step, metrics: screen.print(line(step, metrics)), complete)
         return
-    course = _Course(run_name, total)
-    with drawing(screen, course.look()) as shown:
+    training = _TrainingPanel(run_name, total)
+    with live_panel(screen, training.panel()) as display:
 
         def begun(progress: Any) -> None:
-            course.begun(progress)
-            shown.look = course.look()
+            training.begun(progress)
+            display.panel = training.panel()
 
         def stepped(step: int, metrics: dict[str, float]) -> None:
-            course.stepped(step, metrics)
-            shown.look = course.look()
+            training.stepped(step, metrics)
+            display.panel = training.panel()
 
-        yield Watcher(listening, begun, stepped, complete)
+        yield RunCallbacks(listening, begun, stepped, complete)
 
 
-class _Course:
-    """How the training goes, on a terminal."""
-
+class _TrainingPanel:
     def __init__(self, run_name: str, total: int) -> None:
         self._title, self._total = f"trainer · {run_name}", total
         self._progress: Any = None
@@ -117,12 +115,12 @@ class _Course:
         if "reward/mean" in metrics:
             self._rewards.append(metrics["reward/mean"])
 
-    def look(self) -> Look:
+    def panel(self) -> Panel:
         metrics = self._metrics
         figures = " · ".join(f"{name} {metrics[name]:.4g}" for name in SHOWN[1:] if name in metrics)
         reward = f"mean {metrics['reward/mean']:.3f} at step {self._step}" if "reward/mean" in metrics else ""
         rows = {"state": self._progress.state if self._progress else "starting", "score": reward, "figures": figures}
-        return Look(
+        return Panel(
             self._title,
             {label: text for label, text in rows.items() if text},
             done=self._step,
@@ -139,13 +137,18 @@ trainer = click.Command(
     help=_run.__doc__,
     params=[
         click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with a section tinker."
+            ["--config", "config_file"],
+            type=click.Path(path_type=Path),
+            help="Read the section tinker from a YAML file.",
         ),
         click.Option(
-            ["--run", "run_name"], default="default", show_default=True, help="Name of the run, to resume by."
+            ["--run", "run_name"],
+            default="default",
+            show_default=True,
+            help="Name the run; an existing run is resumed.",
         ),
-        click.Option(["--stay"], is_flag=True, help="Go on answering after the last step, until it is stopped."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print what the run came to as one JSON object."),
+        click.Option(["--stay"], is_flag=True, help="Keep serving inference after the last step, until stopped."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         trace_option(),
         *section_options("tinker", TrainerSettings()),
     ],

@@ -1,23 +1,23 @@
-"""What the viewer is told of training runs: it stands beside them and does not know how they are kept."""
+"""Training runs as a data source of the viewer, which does not import orchestration."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching.hiding import hidden, known_secrets
-from hermes_rl.runs.watching.listing import list_runs
-from hermes_rl.runs.watching.live import run_file_of
-from hermes_rl.runs.watching.status import status
-from hermes_rl.sinks.following import Followed
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.status.inspect import find_run_file
+from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
+from hermes_rl.orchestration.status.run_list import list_runs
+from hermes_rl.orchestration.status.status import status
+from hermes_rl.sinks.tail import MetricsTail
 from hermes_rl.viewer.sources.source import Runs
 
 
 def viewed_runs() -> Runs:
-    followed = Followed()
+    followed = MetricsTail()
     return Runs(
         listed=list_runs,
-        folder=lambda run_id: RunPlaces(run_id).folder,
+        folder=lambda run_id: RunPaths(run_id).folder,
         status=partial(status, read=followed.rows),
         config=_config,
         steps=followed.steps,
@@ -25,9 +25,9 @@ def viewed_runs() -> Runs:
 
 
 def _config(run_id: str) -> Mapping[str, Any] | None:
-    """Everything the run was started with, but for its keys."""
-    file = run_file_of(RunPlaces(run_id))
+    """The configuration of a run, without its keys."""
+    file = find_run_file(RunPaths(run_id))
     if file is None:
         return None
-    shown: Mapping[str, Any] = hidden(file.model_dump(mode="json"), known_secrets(file.keys))
+    shown: Mapping[str, Any] = redact_value(file.model_dump(mode="json"), known_secrets(file.keys))
     return shown

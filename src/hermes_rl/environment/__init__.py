@@ -1,1 +1,1 @@
-"""Environments: the base class authors subclass, its configuration, and the modes that run one."""
+"""Environments: the base class that authors subclass, its configuration, and its command line."""

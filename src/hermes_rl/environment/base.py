@@ -1,7 +1,7 @@
-"""HermesAgentBaseEnv: what an author subclasses. Items, prompts and the reward are the author's; the rest is here.
+"""HermesAgentBaseEnv: the class authors subclass to define items, prompts and the reward.
 
-An environment owns its server, its tool host and its buffers; nothing of it is shared with another one in the same
-process. Use `async with env.opened()`: it is set up inside, and everything it started is gone after.
+An environment owns its server, tool host and buffers and shares nothing with other environments in the process.
+`async with env.opened()` runs `setup` on entry and closes everything on exit.
 """
 
 import asyncio
@@ -19,82 +19,97 @@ from contextlib import (
 )
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
+
+from typing_extensions import TypeVar
 
 from hermes_rl.agent.compaction import Compaction, DropOldResults
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.environment.config import HermesAgentEnvConfig
-from hermes_rl.environment.display import Advancing, progress
-from hermes_rl.environment.evaluation.folder import evaluation_folder
-from hermes_rl.environment.evaluation.running import Measured, evaluate_items, held_out, write_evaluation
-from hermes_rl.environment.exactness import ready_tokenizer
-from hermes_rl.environment.group_rules import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
-from hermes_rl.environment.groups import run_group
-from hermes_rl.environment.items import SAMPLERS, Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash
-from hermes_rl.environment.metrics import Tally
-from hermes_rl.environment.outside.program import with_agent
-from hermes_rl.environment.slots import engine_law
-from hermes_rl.environment.steps import Step
-from hermes_rl.environment.transcript import transcript
-from hermes_rl.environment.twins import evaluation_twin, give_back
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Group, Reward
+from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
+from hermes_rl.environment.scripted_policy import Step
+from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held_out_items, write_evaluation
+from hermes_rl.evaluation.output_dir import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
-from hermes_rl.inference.roster import following
+from hermes_rl.inference.endpoint_file import follow_endpoint_file
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.messages import Message
 from hermes_rl.rewards.cpu_process import CpuWorkers
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog
-from hermes_rl.sandbox.backends import open_backends
+from hermes_rl.rollout.concurrency import engine_limiter_config
+from hermes_rl.rollout.config import HermesAgentEnvConfig
+from hermes_rl.rollout.display import ProgressReporter, progress
+from hermes_rl.rollout.external.program import with_agent
+from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
+from hermes_rl.rollout.group import run_group
+from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.rollout.sampler import Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash, get_sampler
+from hermes_rl.rollout.token_requirements import load_run_tokenizer
+from hermes_rl.rollout.transcript import transcript
+from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.pool import SandboxPool
-from hermes_rl.sandbox.reaper import reaping
-from hermes_rl.sandbox.spec import Limits, SandboxSpec, settled
-from hermes_rl.sinks.choice import Asked
-from hermes_rl.sinks.opening import MetricsRun, Sinks, open_sinks
-from hermes_rl.sinks.values import saved_config
+from hermes_rl.sandbox.reaper import reap_periodically
+from hermes_rl.sandbox.spec import Limits, SandboxSpec, resolve_spec
+from hermes_rl.sinks.open import MetricsRun, Sinks, open_sinks
+from hermes_rl.sinks.selection import SinkConfig
+from hermes_rl.sinks.serialize import public_config
 from hermes_rl.store.records import atropos_columns
-from hermes_rl.tools.choice import ToolChoice
-from hermes_rl.tools.distributions import chances_of
+from hermes_rl.tools.distributions import toolset_probabilities
 from hermes_rl.tools.host import ToolHost
+from hermes_rl.tools.registry import all_tools, open_toolsets
+from hermes_rl.tools.selection import ToolsetSelection
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
-from hermes_rl.tools.toolsets import all_tools, open_toolsets
-from hermes_rl.trajectory import Group, Reward
 
 if TYPE_CHECKING:
     from hermes_rl.gateway.server import GatewayServer
 
 T = TypeVar("T")
+Item = TypeVar("Item", default=Any)
+Config = TypeVar("Config", bound=HermesAgentEnvConfig, default=Any)
 
 
-class HermesAgentBaseEnv(ABC):
-    """An environment: subclass it, say where items come from, how one becomes a prompt, and how a rollout is scored."""
+class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
+    """Base class of environments: define the items, the prompt of an item, and the reward of a rollout.
+
+    `HermesAgentBaseEnv[MyItem, MyConfig]` types items and `self.config`, and sets `env_config_cls`.
+    """
 
     name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
     default_toolsets: ClassVar[Sequence[str]] = ()
     own_tools: ClassVar[Sequence[Tool]] = ()
-    """The author's own, made with `@tool`; every group has them besides its toolsets."""
+    """Tools defined with `@tool`; every group gets them in addition to its toolsets."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in getattr(cls, "__orig_bases__", ()):
+            arguments = get_args(base) if get_origin(base) is HermesAgentBaseEnv else ()
+            if len(arguments) == 2 and isinstance(arguments[1], type) and "env_config_cls" not in vars(cls):
+                cls.env_config_cls = arguments[1]
 
     def __init__(
         self,
-        config: HermesAgentEnvConfig,
+        config: Config,
         server_configs: ServerBaseline | Sequence[APIServerConfig],
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
-        self.config: Any = config
+        self.config: Config = config
         self.slurm, self.testing = slurm, testing
         self.server = ServerManager(
-            [] if isinstance(server_configs, ServerBaseline) else server_configs, law=engine_law(config)
+            [] if isinstance(server_configs, ServerBaseline) else server_configs,
+            limiter_config=engine_limiter_config(config),
         )
         self.user_server: ServerManager | None = None
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
-        """The model's, once open, where its endpoints give exact tokens; None in chat mode."""
+        """Set when open and the endpoints return exact tokens; None in chat mode."""
         self.gateway: GatewayServer | None = None
-        """Where the agent asks the model, once open, when it is a program of its own; None for our loop."""
+        """Model endpoint of an external agent, set when open; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
         self.sinks: Sinks | None = None
@@ -102,19 +117,19 @@ class HermesAgentBaseEnv(ABC):
         self.last_evaluation: dict[str, Any] | None = None
         self.resume_evaluation = False
         self.policy_version: int | None = None
-        """Of the policy that is evaluated, in serve; None where nobody counts them."""
-        self._measured: Measured | None = None
+        """Version of the evaluated policy in serve; None elsewhere."""
+        self._current_result: EvaluationResult | None = None
         self.pass_rates = PassRates(config.pass_score)
         self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self._tools: ToolHost | None = None
-        self._workers = CpuWorkers()
-        self._opened: AsyncExitStack | None = None
+        self._cpu_workers = CpuWorkers()
+        self._exit_stack: AsyncExitStack | None = None
         self._stream: ItemStream | None = None
-        chances = chances_of(config.distribution, config.toolset_distributions)
-        # A program that is the agent has tools of its own.
+        chances = toolset_probabilities(config.distribution, config.toolset_distributions)
+        # An external agent brings its own tools.
         only_own = bool(self.own_tools or config.agent_command) and not self.default_toolsets and chances is None
-        self.tool_choice = ToolChoice(
+        self.toolset_selection = ToolsetSelection(
             enabled=[] if only_own and config.enabled_toolsets is None else config.enabled_toolsets,
             disabled=config.disabled_toolsets or (),
             distribution=chances,
@@ -122,57 +137,59 @@ class HermesAgentBaseEnv(ABC):
         )
         self._groups_sampled = self._groups_collected = 0
 
-    # --- the author's part ---
+    # --- defined by the author ---
 
-    async def setup(self) -> None:  # noqa: B027 (many environments need none)
+    async def setup(self) -> None:
         """Load the items. Called once; global random and numpy are seeded around it."""
 
-    def train_items(self) -> Sequence[Any] | None:
-        """The training items, to be drawn by `sampler`; None when they come from `get_next_item`."""
+    def train_items(self) -> Sequence[Item] | None:
+        """The training items, drawn by `sampler`; None when they come from `get_next_item`."""
         return None
 
-    async def get_next_item(self) -> Any:
-        """The next item to roll out; None when there are no more. Not needed when there are `train_items`."""
+    async def get_next_item(self) -> Item | None:
+        """The next training item; None when there are no more. Not needed with `train_items`."""
         if self.train_items() is None:
             raise ConfigError(f"{type(self).__name__} has no training items: define train_items() or get_next_item()")
         draw = await self.next_draw()
         return None if draw is None else draw.item
 
     @abstractmethod
-    def format_prompt(self, item: Any) -> str:
+    def format_prompt(self, item: Item) -> str:
         """The user message for an item."""
 
     @abstractmethod
-    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
-        """Score a rollout by what it said (`result`) and what it left in its sandbox (`ctx`)."""
+    async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> float | Reward:
+        """Score a rollout by its messages (`result`) and the state of its sandbox (`ctx`)."""
 
-    async def compute_group_rewards(self, item: Any, results: Sequence[AgentResult]) -> Sequence[float | Reward] | None:
-        """Rewards by comparison, one for each scored result (`result.reward` is its own); None keeps those."""
+    async def compute_group_rewards(
+        self, item: Item, results: Sequence[AgentResult]
+    ) -> Sequence[float | Reward] | None:
+        """Rewards that compare rollouts, one per scored result; None keeps each `result.reward`."""
         return None
 
-    def oracle(self, item: Any) -> Sequence[Step] | None:
-        """A solution of the item, for `validate`: tool calls as (name, arguments), and what is said at the end."""
+    def oracle(self, item: Item) -> Sequence[Step] | None:
+        """A solution of the item, for `validate`: tool calls as (name, arguments), then the final answer."""
         return None
 
-    def cheats(self, item: Any) -> Mapping[str, Sequence[Step]]:
-        """Ways to get a score without solving the item, by name, for `validate` to try besides its own."""
+    def cheats(self, item: Item) -> Mapping[str, Sequence[Step]]:
+        """Named attempts to score without solving the item; `validate` tries them in addition to its own."""
         return {}
 
-    def initial_messages(self, item: Any) -> list[Message]:
+    def initial_messages(self, item: Item) -> list[Message]:
         """The conversation a rollout starts with; override it to put worked examples before the prompt."""
         system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
         return [*system, {"role": "user", "content": self.format_prompt(item)}]
 
-    async def next_user_message(self, item: Any, messages: list[Message]) -> str | None:
-        """What a simulated user says to the agent's answer; None ends the rollout. Override it to have one."""
+    async def next_user_message(self, item: Item, messages: list[Message]) -> str | None:
+        """A simulated user's reply to the agent's answer; None, the default, ends the rollout."""
         return None
 
-    def turn_limit(self, item: Any) -> int:
-        """Model calls of one rollout at most. Override it to let them depend on the item."""
+    def turn_limit(self, item: Item) -> int:
+        """Maximum model calls of a rollout. Override it to make the limit depend on the item."""
         return int(self.config.max_agent_turns)
 
-    def sandbox_spec(self, item: Any) -> SandboxSpec:
-        """The machine of an item's rollouts. Override it to let image, files, setup or limits depend on the item."""
+    def sandbox_spec(self, item: Item) -> SandboxSpec:
+        """The sandbox of an item's rollouts. Override it to make image, files, setup or limits depend on the item."""
         config = self.config
         return SandboxSpec(
             image=config.sandbox_image,
@@ -186,11 +203,11 @@ class HermesAgentBaseEnv(ABC):
         )
 
     def sampler(self) -> Sampler:
-        """How training items are drawn; override it for a strategy of your own."""
-        return SAMPLERS[self.config.item_sampler]
+        """How training items are drawn; override it to use your own sampler."""
+        return get_sampler(self.config.item_sampler)
 
     def group_rules(self) -> GroupRules:
-        """When a rollout is tried again, and which groups are fit for training; override it for rules of your own."""
+        """When a rollout is retried and which groups are trained on; override it to use your own rules."""
         config = self.config
         distinct = (DistinctScores(),) if config.ensure_scores_are_not_same and config.group_size > 1 else ()
         return GroupRules(
@@ -200,20 +217,20 @@ class HermesAgentBaseEnv(ABC):
         )
 
     def compaction(self) -> Compaction | None:
-        """How a conversation that outgrows the context is shortened; override it for a strategy of your own."""
+        """How a conversation is shortened when the context is full; override it to use your own strategy."""
         return DropOldResults() if self.config.compaction == "drop_results" else None
 
-    def eval_items(self) -> Sequence[Any]:
-        """The held-out items; the seeds keep them in `self._eval_items`."""
+    def eval_items(self) -> Sequence[Item]:
+        """The held-out items; by default `self._eval_items`, as in the seeds."""
         return getattr(self, "_eval_items", [])
 
-    def item_id(self, item: Any) -> str:
-        """What an item is known by: the hash of its JSON. Override it where items have an id of their own."""
+    def item_id(self, item: Item) -> str:
+        """The id of an item: by default the hash of its JSON. Override it if items have ids."""
         return content_id(item)
 
     @classmethod
     def config_init(cls) -> tuple[HermesAgentEnvConfig, Sequence[APIServerConfig]]:
-        """The defaults of this environment; command line and YAML go over them. No endpoint means: ask the user."""
+        """Defaults of this environment; YAML and command line override them. Without an endpoint, the user is asked."""
         return cls.env_config_cls(), []
 
     # --- running ---
@@ -227,34 +244,34 @@ class HermesAgentBaseEnv(ABC):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within this block ToolContext and `@cpu_reward` find what is this environment's."""
-        with self.tools.running(), self._workers.running():
+        """Inside this block, ToolContext and `@cpu_reward` use this environment's tools and workers."""
+        with self.tools.running(), self._cpu_workers.running():
             yield
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Wait for the endpoint, probe the sandbox backend, run `setup`; at the end close all that was started."""
+        """Wait for the endpoint, probe the sandbox backend and run `setup`; on exit close everything."""
         config = self.config
-        async with self.holding() as opened:
+        async with self.owning_resources() as opened:
             if self.metrics_path is not None:
                 run = MetricsRun(
                     group=self.display_name(),
                     folder=self.metrics_path.parent,
                     name=config.wandb_name,
                     file=self.metrics_path.name,
-                    config=saved_config(config),
+                    config=public_config(config),
                 )
-                self.sinks = await opened.enter_async_context(open_sinks(run, Asked.by(config, "env")))
+                self.sinks = await opened.enter_async_context(open_sinks(run, SinkConfig.from_config(config, "env")))
             opened.push_async_callback(self.server.close)
             if config.engines_file:
-                await opened.enter_async_context(following(self.server, Path(config.engines_file)))
+                await opened.enter_async_context(follow_endpoint_file(self.server, Path(config.engines_file)))
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
-            if self.server.gives_tokens:
-                self.tokenizer = await asyncio.to_thread(ready_tokenizer, config, self.server)
-            await self.server.wait_until_ready(max(one.ready_timeout for one in self.server.configs))
+            if self.server.returns_tokens:
+                self.tokenizer = await asyncio.to_thread(load_run_tokenizer, config, self.server)
+            await self.server.wait_until_ready(max(endpoint.ready_timeout for endpoint in self.server.configs))
             toolsets = await opened.enter_async_context(
-                open_toolsets(self.tool_choice.possible(), config.tool_settings)
+                open_toolsets(self.toolset_selection.candidates(), config.tool_settings)
             )
             pool = SandboxPool(
                 await open_backends(config.terminal_backend, config.sandbox_settings),
@@ -263,25 +280,27 @@ class HermesAgentBaseEnv(ABC):
                 start_timeout=config.sandbox_start_timeout,
             )
             if type(self).sandbox_spec is HermesAgentBaseEnv.sandbox_spec:
-                # It is the same for every item, so what cannot be held is refused before the first rollout.
-                settled(with_agent(self.sandbox_spec(None), config), pool.backend.name, pool.capabilities)
+                # The spec is the same for every item, so unsupported limits are rejected before the first rollout.
+                resolve_spec(
+                    with_agent(self.sandbox_spec(cast("Item", None)), config), pool.backend.name, pool.capabilities
+                )
             self._tools = ToolHost(
                 all_tools(),
                 pool,
                 calls_in_flight=config.tool_pool_size,
                 terminal_timeout=config.terminal_timeout,
-                longest_command=config.max_terminal_timeout,
+                max_command_seconds=config.max_terminal_timeout,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
             )
             opened.push_async_callback(self._tools.close)
             if config.agent_command:
                 with_agent(SandboxSpec(), config)
-                # Only here, as uvicorn takes long to import. Without its port: sandboxes come through doors.
+                # Imported late because uvicorn is slow to import. It needs no port: each sandbox has its own listener.
                 from hermes_rl.gateway.server import GatewayServer
 
                 self.gateway = GatewayServer()
-            self._workers = await opened.enter_async_context(CpuWorkers())
-            await opened.enter_async_context(reaping())
+            self._cpu_workers = await opened.enter_async_context(CpuWorkers())
+            await opened.enter_async_context(reap_periodically())
             with self.running(), seeded(config.seed):
                 await bridged(self.setup())
             self._stream = self._new_stream()
@@ -289,18 +308,18 @@ class HermesAgentBaseEnv(ABC):
         self._tools = self._stream = self.sinks = self.gateway = None
 
     @asynccontextmanager
-    async def holding(self) -> AsyncIterator[AsyncExitStack]:
-        """What `enter` opens within this block is closed at its end."""
+    async def owning_resources(self) -> AsyncIterator[AsyncExitStack]:
+        """Close what `enter` opens inside this block when it ends."""
         async with AsyncExitStack() as opened:
-            self._opened = opened
+            self._exit_stack = opened
             yield opened
-        self._opened = None
+        self._exit_stack = None
 
     async def enter(self, resource: AbstractAsyncContextManager[T]) -> T:
-        """Open something in `setup` that is closed with the environment: a judge, a server, a client."""
-        if self._opened is None:
+        """Open a resource (judge, server, client) in `setup`; it is closed with the environment."""
+        if self._exit_stack is None:
             raise RuntimeError("the environment is not open; call enter in setup or later")
-        return await self._opened.enter_async_context(resource)
+        return await self._exit_stack.enter_async_context(resource)
 
     def _new_stream(self) -> ItemStream:
         config, items = self.config, self.train_items()
@@ -308,7 +327,7 @@ class HermesAgentBaseEnv(ABC):
         self.dataset_hash = dataset_hash(map(self.item_id, items or ()), held_out)
         return ItemStream(
             item_id=self.item_id,
-            next_item=self._own_next_item,
+            next_item=self._author_next_item,
             items=items,
             sampler=self.sampler(),
             seed=config.seed,
@@ -318,45 +337,47 @@ class HermesAgentBaseEnv(ABC):
             shards=config.shards,
         )
 
-    async def _own_next_item(self) -> Any:
+    async def _author_next_item(self) -> Any:
         with self.running():
             return await bridged(self.get_next_item())
 
-    def progress(self, what: str, total: int, tally: Tally, done: int = 0) -> AbstractContextManager[Advancing]:
-        """How the modes show their progress; a caller with a display of its own replaces it."""
+    def progress(
+        self, what: str, total: int, tally: RolloutCounts, done: int = 0
+    ) -> AbstractContextManager[ProgressReporter]:
+        """Show the progress of a command; callers with their own display replace this."""
         return progress(what, total, tally, done, title=f"{what} · {self.display_name()}")
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
-        """The next training item; those `done` in an earlier run are past. None when there are no more."""
+        """The next training item, skipping draws in `done`; None when there are no more."""
         if self._stream is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
         return await self._stream.next(done)
 
     @property
     def held_out_ids(self) -> frozenset[str]:
-        """The ids of the items that are never drawn for training."""
+        """Ids of the items that are never drawn for training."""
         return self._stream.held_out if self._stream else frozenset()
 
     async def run_evaluate(self) -> None:
-        """`evaluate`, the default or the author's, on a twin, so that it cannot touch what training collects."""
-        twin = evaluation_twin(self)
+        """Run `evaluate` on a copy of the environment, so that it cannot change what training collects."""
+        duplicate = copy_for_evaluation(self)
         with self.running():
-            await bridged(twin.evaluate())
-        give_back(twin, self)
+            await bridged(duplicate.evaluate())
+        copy_back(duplicate, self)
 
     async def collect_group(self, item: Any, draw: int | None = None) -> Group:
-        """The rollouts of an item, scored and unscored. Without a draw's number, groups are counted as they come."""
+        """Run the rollouts of an item. Without a draw number, groups are numbered in order."""
         if draw is None:
             draw, self._groups_collected = self._groups_collected, self._groups_collected + 1
         return await run_group(self, item, size=self.config.group_size, draw=draw)
 
     async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """A group in Atropos' form (its scored rollouts), and no backlog; None when none was scored."""
+        """A group's scored rollouts in Atropos' format and an empty backlog; None when none was scored."""
         group = await self.collect_group(item)
         return (atropos_columns(group) if group.scored else None), []
 
     async def collect_trajectory(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """One rollout in Atropos' form; None when it has no score."""
+        """One rollout in Atropos' format; None when it has no score."""
         group = await run_group(self, item, size=1)
         if not group.scored:
             return None, []
@@ -369,33 +390,33 @@ class HermesAgentBaseEnv(ABC):
         }, []
 
     def group_tools(self, key: object = None) -> tuple[list[dict[str, Any]], set[str]]:
-        """The tools of one group: their schemas and their names. A key of a seed always gives the same."""
+        """Schemas and names of one group's tools, determined by the seed and the key."""
         if key is None:
             key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
         if self.config.agent_command:
             return [], set()
         random = Random(f"{self.config.seed}/toolsets/{key}")
-        chosen = [tool for name in self.tool_choice.sample(random) for tool in self.tools.toolsets[name].tools]
+        chosen = [tool for name in self.toolset_selection.sample(random) for tool in self.tools.toolsets[name].tools]
         chosen += self.own_tools
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
     def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
-        """The seeds' name: the tools of the next group."""
+        """The tools of the next group; the seeds call this name."""
         return self.group_tools()
 
     # --- evaluation and metrics ---
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Run the agent `eval_samples` times on each held-out item and log what came of it."""
-        held, began = held_out(self), time.time()
+        """Run the agent `eval_samples` times on each held-out item and log the results."""
+        held, began = held_out_items(self), time.time()
         with evaluation_folder(self) as folder:
-            self._measured = done = await evaluate_items(self, held, folder)
+            self._current_result = done = await evaluate_items(self, held, folder)
             end = time.time()
             metrics = {**done.evaluation.metrics(end - began), **done.figures}
             try:
                 await self.evaluate_log(metrics=metrics, samples=done.samples, start_time=began, end_time=end)
             finally:
-                self._measured = None
+                self._current_result = None
 
     async def evaluate_log(
         self,
@@ -413,7 +434,7 @@ class HermesAgentBaseEnv(ABC):
             self,
             metrics,
             () if samples is None else samples,
-            measured=self._measured,
+            measured=self._current_result,
             task_name=task_name,
             model_name=model_name,
             start_time=start_time,
@@ -426,7 +447,7 @@ class HermesAgentBaseEnv(ABC):
             self.sinks.log({**metrics, **version})
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Write a line of metrics to the run's sinks, its file first. Subclasses add theirs and call super()."""
+        """Write one line of metrics to the run's sinks. Subclasses add theirs and call super()."""
         metrics = {**(wandb_metrics or {}), **(self.watchdog.metrics() if self.watchdog else {})}
         errors, self._tool_error_buffer = self._tool_error_buffer, []
         metrics["train/tool_errors_count"] = len(errors)
@@ -441,7 +462,7 @@ class HermesAgentBaseEnv(ABC):
             self.rollouts_for_wandb.clear()
 
     async def add_rollouts_for_wandb(self, scored_data: dict[str, Any], item: Any = None) -> None:
-        """Keep some rollouts of a group as readable text for display."""
+        """Store some rollouts of a group as readable text for display."""
         config = self.config
         keep = config.num_rollouts_per_group_for_logging
         rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
@@ -451,7 +472,7 @@ class HermesAgentBaseEnv(ABC):
         del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
 
     def note_tool_errors(self, group: Group) -> None:
-        """Remember a group's tool errors for the next line of metrics."""
+        """Collect a group's tool errors for the next line of metrics."""
         self._tool_error_buffer += [
             {"turn": use.turn, "tool": use.name, "args": use.arguments[:150], "error": use.error[:300]}
             for rollout in group.rollouts
@@ -461,7 +482,7 @@ class HermesAgentBaseEnv(ABC):
 
     @classmethod
     def display_name(cls) -> str:
-        """`name`, or the class's."""
+        """`name`, or the class name."""
         return cls.name or cls.__name__
 
     @classmethod
@@ -474,7 +495,7 @@ class HermesAgentBaseEnv(ABC):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators that authors shuffle with, and give them back as they were."""
+    """Seed the global random and numpy generators inside the block, and restore their state after it."""
     numpy: Any = sys.modules.get("numpy")
     before = random.getstate()
     numpy_before = numpy.random.get_state() if numpy else None

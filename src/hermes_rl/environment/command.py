@@ -1,7 +1,7 @@
 """An environment's command line: `process`, `evaluate`, `serve`, with an option for every field of its configuration.
 
-The same commands serve `python my_env.py process …` and `hermes-rl process my_env.py …`. Results go to standard
-output only with --json; what a person reads goes to standard error.
+Used by `python my_env.py process …` and `hermes-rl process my_env.py …`. Only --json writes to standard output;
+everything else goes to standard error.
 """
 
 import asyncio
@@ -11,38 +11,38 @@ from typing import Any
 
 import click
 
-from hermes_rl import jsontext
-from hermes_rl.environment.contract import Environment
-from hermes_rl.environment.display import summary_table
-from hermes_rl.environment.endpoint_choice import choose_endpoint
-from hermes_rl.environment.exactness import require_exact_tokens
-from hermes_rl.environment.generation import generate_groups, store_split
-from hermes_rl.environment.serving.kept_files import kept_files
-from hermes_rl.environment.serving.running import board_for, serve
-from hermes_rl.environment.settings import Settings, defaults, resolve
-from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.home import rl_home
+from hermes_rl.console.config_options import section_options, section_values, trace_option
+from hermes_rl.console.run_command import run_async, run_click, warn
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.core.paths import rl_home
+from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.environment.endpoint_prompt import choose_endpoint
+from hermes_rl.environment.resolve_config import Settings, config_defaults, resolve_settings
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.rewards.watchdog import Hold, watching
-from hermes_rl.secrets import is_literal
-from hermes_rl.stopping import Stop
-from hermes_rl.store.holding import only_writer
-from hermes_rl.terminal.running import on_a_loop, run_click, warn
-from hermes_rl.terminal.sections import section_options, section_values, trace_option
-from hermes_rl.tracing.opening import Tracing, traced
+from hermes_rl.rewards.watchdog import Hold, watch_loop
+from hermes_rl.rollout.display import summary_table
+from hermes_rl.rollout.generate import generate_groups, store_split
+from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.token_requirements import require_exact_tokens
+from hermes_rl.serving.paths import serve_paths
+from hermes_rl.serving.serve import initial_stats, serve
+from hermes_rl.tracing.setup import Tracing, traced
 
-# A few seconds of work; a gigabyte would take most of a minute, whether anybody looks or not.
-PAGE_OF_BYTES = 16_000_000
+# A few seconds of work; a page of a gigabyte takes most of a minute.
+MAX_PAGE_SOURCE_BYTES = 16_000_000
 
 MODES = {
-    "process": "Make groups of rollouts and write them to a JSONL file.",
+    "process": "Generate groups of rollouts and write them to a JSONL file.",
     "evaluate": "Run the agent on the held-out items and write metrics.json and samples.jsonl.",
-    "serve": "Make groups of rollouts for a trainer and deliver them to a trajectory API.",
+    "serve": "Generate groups of rollouts and deliver them to a trajectory API for a trainer.",
 }
 
 
 def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:
-    """The whole command line of one environment; the exit code."""
+    """Run the command line of one environment; return the exit code."""
     group = click.Group(
         name=environment.display_name(),
         help=environment.__doc__ or f"The environment {environment.display_name()}.",
@@ -52,8 +52,8 @@ def run_command(environment: type[Environment], arguments: list[str] | None = No
 
 
 def mode_command(environment: type[Environment], mode: str) -> click.Command:
-    """The click command of one mode, its options made from the configuration models."""
-    env_default, endpoints = defaults(environment)
+    """The click command of one mode, with options from the configuration models."""
+    env_default, endpoints = config_defaults(environment)
     endpoint = endpoints[0] if endpoints else APIServerConfig()
     options: list[click.Parameter] = [
         click.Option(
@@ -65,7 +65,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
     if mode != "serve":
-        options.append(click.Option(["--resume"], is_flag=True, help="Go on where an interrupted run stopped."))
+        options.append(click.Option(["--resume"], is_flag=True, help="Continue where an interrupted run stopped."))
     options += section_options("env", env_default)
     options += section_options("openai", endpoint)
 
@@ -78,21 +78,23 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         **flags: str | None,
     ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
+        settings = resolve_settings(
+            environment, config_file, section_values(given, "env"), section_values(given, "openai")
+        )
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
-        _warn_of_literal_keys(settings)
+        _warn_about_literal_keys(settings)
         about = {"environment": environment.display_name(), "model": settings.endpoints[0].model_name}
-        with traced(Tracing.of(trace), mode, about, report=warn):
+        with traced(Tracing.from_option(trace), mode, about, report=warn):
             if mode == "process":
                 path = _output_file(environment, settings, overwrite=overwrite, resume=resume)
-                result = on_a_loop(_process(environment, settings, path, resume=resume))
+                result = run_async(_process(environment, settings, path, resume=resume))
             elif mode == "serve":
-                result = on_a_loop(_serve(environment, settings))
+                result = run_async(_serve(environment, settings))
             else:
-                result = on_a_loop(_evaluate(environment, settings, resume=resume))
+                result = run_async(_evaluate(environment, settings, resume=resume))
         if as_json:
-            sys.stdout.write(jsontext.dumps(result).decode() + "\n")
+            sys.stdout.write(fast_json.dumps(result).decode() + "\n")
         return 0 if mode == "serve" or result.get("scored", 1) else 1
 
     return click.Command(
@@ -103,10 +105,10 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
 async def _process(environment: type[Environment], settings: Settings, path: Path, *, resume: bool) -> dict[str, Any]:
     env = environment(settings.env, settings.endpoints)
     env.metrics_path = path.with_suffix(".metrics.jsonl")
-    with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog:
+    with watch_loop(asyncio.get_running_loop(), report=_warn_of_hold) as env.watchdog:
         async with env.opened():
             tally = await generate_groups(env, path, resume=resume)
-    page = page_of(path)
+    page = write_page(path)
     shown = page or f"none; `hermes-rl view {path}` shows the groups"
     notes = {"groups": str(path), "page": shown, "metrics": str(env.metrics_path)}
     summary_table(f"process · {environment.display_name()}", tally, notes)
@@ -114,37 +116,34 @@ async def _process(environment: type[Environment], settings: Settings, path: Pat
     return {**tally.summary(), **files}
 
 
-def page_of(groups: Path) -> str | None:
-    """The report of what was made, while that is short: a long file is read again only for who wants to look.
-
-    The groups are there without it, so that it fails is no error of the run.
-    """
-    from hermes_rl.viewer.report.making import write_report
+def write_page(groups: Path) -> str | None:
+    """Write the HTML report unless the file is large; a failure is only a warning, since the groups are written."""
+    from hermes_rl.viewer.report.builder import write_report
     from hermes_rl.viewer.sources.source import no_runs
 
     page = groups.with_suffix(".html")
     try:
-        if groups.stat().st_size > PAGE_OF_BYTES:
+        if groups.stat().st_size > MAX_PAGE_SOURCE_BYTES:
             return None
         write_report([str(groups)], no_runs(), page)
     except (HermesRLError, OSError) as error:
-        warn(f"no page was made of {groups}: {error}; `hermes-rl report {groups}` tries again")
+        warn(f"could not write a page for {groups}: {error}; retry with `hermes-rl report {groups}`")
         return None
     return str(page)
 
 
 def _output_file(environment: type[Environment], settings: Settings, *, overwrite: bool, resume: bool) -> Path:
-    """Where the groups go; an existing file is never mixed with a new run's groups."""
+    """The output path; a new run's groups are never appended to an existing file."""
     if overwrite and resume:
-        raise ConfigError("--resume keeps the groups of the file and --overwrite removes them; pass one of the two")
+        raise ConfigError("--resume keeps the groups in the file and --overwrite removes them; pass only one of them")
     path = Path(settings.env.data_path_to_save_groups or Path("data") / f"{environment.display_name()}.jsonl")
     if path.exists() and path.stat().st_size and not resume:
         if not overwrite:
             raise ConfigError(
-                f"{path} already holds groups; pass --resume to go on with it, --overwrite to replace it, or another "
+                f"{path} already holds groups; pass --resume to continue it, --overwrite to replace it, or another "
                 "--env.data_path_to_save_groups"
             )
-        with only_writer(path, "--env.data_path_to_save_groups"):
+        with exclusive_lock(path, "--env.data_path_to_save_groups"):
             path.unlink()
     return path
 
@@ -153,7 +152,7 @@ async def _evaluate(environment: type[Environment], settings: Settings, *, resum
     env = environment(settings.env, settings.endpoints)
     env.resume_evaluation = resume
     env.metrics_path = rl_home() / "evals" / f"{environment.display_name()}.metrics.jsonl"
-    with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog:
+    with watch_loop(asyncio.get_running_loop(), report=_warn_of_hold) as env.watchdog:
         async with env.opened():
             await env.run_evaluate()
     report = env.last_evaluation or {}
@@ -164,14 +163,14 @@ async def _evaluate(environment: type[Environment], settings: Settings, *, resum
 async def _serve(environment: type[Environment], settings: Settings) -> dict[str, Any]:
     require_exact_tokens(settings.env, settings.endpoints)
     env = environment(settings.env, settings.endpoints)
-    kept = kept_files(env)
-    env.metrics_path = kept.metrics
-    stop = Stop(settings.env.stop_timeout)
+    serve_files = serve_paths(env)
+    env.metrics_path = serve_files.metrics
+    stop = StopSignal(settings.env.stop_timeout)
     try:
-        with watching(asyncio.get_running_loop(), report=_say_hold) as env.watchdog, stop.on_signals():
+        with watch_loop(asyncio.get_running_loop(), report=_warn_of_hold) as env.watchdog, stop.on_signals():
             async with env.opened():
-                store_split(env, kept.split)
-                served = await serve(env, stop, board_for(env))
+                store_split(env, serve_files.split)
+                served = await serve(env, stop, initial_stats(env))
     except asyncio.CancelledError:
         if stop.signals > 1:
             raise click.Abort from None
@@ -183,11 +182,11 @@ async def _serve(environment: type[Environment], settings: Settings) -> dict[str
     return {**served.summary(), "metrics_path": str(env.metrics_path)}
 
 
-def _say_hold(hold: Hold) -> None:
+def _warn_of_hold(hold: Hold) -> None:
     warn(str(hold))
 
 
-def _warn_of_literal_keys(settings: Settings) -> None:
+def _warn_about_literal_keys(settings: Settings) -> None:
     if any(endpoint.key_is_literal for endpoint in settings.endpoints):
         click.echo(
             "warning: --openai.api_key holds a literal key, which other users of this machine can see in the process "

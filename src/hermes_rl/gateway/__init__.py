@@ -1,1 +1,1 @@
-"""The gateway: an agent of any make asks its model provider, and is answered by the policy, token for token."""
+"""The gateway: any agent that talks to a model provider is answered by the policy instead, with exact tokens."""

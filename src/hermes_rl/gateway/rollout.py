@@ -1,8 +1,8 @@
-"""GatewayRollout: what one rollout's agent did through the gateway, and the terms on which it was answered.
+"""GatewayRollout: what one rollout's agent did through the gateway, and how its calls are sampled.
 
-Always true: tokens are drawn by the run's settings, whatever the agent asks for; it can only end an answer earlier, by
-fewer tokens or a stop string, which leaves the odds of every token drawn as they were. A call that the world failed
-makes the rollout a Failure, and nothing is sampled for it from then on.
+Tokens are sampled with the run's settings, whatever the agent asks for. An agent can only end an answer earlier, by
+fewer tokens or a stop string, which leaves the probability of every sampled token unchanged. An infrastructure error in
+a call makes the rollout a Failure, and nothing is sampled for it from then on.
 """
 
 import asyncio
@@ -13,62 +13,61 @@ from typing import Any, Protocol, TypeAlias
 
 from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.errors import AuthorError, ContextFullError, Failure, failure_of
-from hermes_rl.gateway.asked import Asked
-from hermes_rl.gateway.bounds import Bounds, RefusedError, Spent
-from hermes_rl.gateway.contexts import Context, Contexts
-from hermes_rl.gateway.dialects.earlier import Earlier
-from hermes_rl.gateway.dialects.said import Said
-from hermes_rl.gateway.problems import Kind, Problem
+from hermes_rl.core.errors import ContextFullError, EnvironmentCodeError, Failure, failure_of
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Span, StopReason, Timing, Usage
+from hermes_rl.gateway.conversations import Conversation, Conversations
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
+from hermes_rl.gateway.dialects.reply import AgentReply
+from hermes_rl.gateway.errors import ErrorKind, RequestProblem
+from hermes_rl.gateway.limits import GatewayLimits, LimitUsage, RequestRefusedError
+from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.gateway.sampling import RunSampling
 from hermes_rl.gateway.transcript import transcript
 from hermes_rl.inference.completion import ChatCompletion
-from hermes_rl.messages import Message
-from hermes_rl.trajectory import Span, StopReason, Timing, Usage
 
-__all__ = ["ENDED", "Call", "GatewayRollout", "Policy", "RunSampling"]
+__all__ = ["ENDED", "Call", "GatewayPolicy", "GatewayRollout", "RunSampling"]
 
-# A body with more bytes than this for each token of the context cannot fit; it is not worth the time to encode it.
+# A body with more bytes than this per token of the context cannot fit and is not worth encoding.
 BYTES_PER_TOKEN = 64
-ENDED = Problem(Kind.OVERLOADED, "this rollout has ended")
+ENDED = RequestProblem(ErrorKind.OVERLOADED, "this rollout has ended")
 
 
-class Policy(Protocol):
-    """What answers: ManagedServer, which keeps exact tokens, or anything else with its `chat_completion`."""
+class GatewayPolicy(Protocol):
+    """Answers calls: ManagedServer, which records exact tokens, or anything else with its `chat_completion`."""
 
     async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> Any: ...
 
 
-Outcome: TypeAlias = ChatCompletion | Problem
+Outcome: TypeAlias = ChatCompletion | RequestProblem
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request, from its arrival to its outcome. `size` are the bytes it holds until somebody has the answer."""
+    """One request, from arrival to outcome. `size` is the number of bytes it holds until the answer is delivered."""
 
     number: int
     identity: tuple[str, bytes]
-    asked: Asked
+    request: AgentRequest
     size: int
     start: float
     task: "asyncio.Task[Outcome]" = field(init=False)
     listeners: int = 1
-    heard: bool = False
+    received: bool = False
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
     finish: str | None = None
-    problem: Problem | None = None
-    context: Context | None = None
+    problem: RequestProblem | None = None
 
 
 class GatewayRollout:
-    """`failure` is the first thing that the world did wrong; `broken` is set by it."""
+    """`failure` is the first infrastructure error; it sets the event `failed`."""
 
     def __init__(
         self,
-        policy: Policy,
+        policy: GatewayPolicy,
         sampling: RunSampling | None = None,
-        bounds: Bounds | None = None,
+        limits: GatewayLimits | None = None,
         *,
         model: str = "policy",
         context_tokens: int | None = None,
@@ -78,19 +77,19 @@ class GatewayRollout:
         self.sampling = sampling or RunSampling()
         self.model = model
         self.context_tokens = context_tokens
-        self.spent = Spent(bounds or Bounds())
+        self.used = LimitUsage(limits or GatewayLimits())
         self.calls: list[Call] = []
         self.failure: Failure | None = None
-        self.broken = asyncio.Event()
-        self._unwritable: Failure | None = None
+        self.failed = asyncio.Event()
+        self._render_failure: Failure | None = None
         self.closed = False
         self.seconds = 0.0
-        """From the beginning to `close`."""
-        self.earlier = Earlier()
-        self._contexts = Contexts()
-        # The agent asks from outside, where nobody knows which span that is.
+        """From the start to `close`."""
+        self.previous = PreviousResponses()
+        self._conversations = Conversations()
+        # The agent's requests come from outside and do not carry this span.
         self._span = tracing.current_span()
-        self._places = asyncio.Semaphore(self.spent.bounds.calls_at_once)
+        self._slots = asyncio.Semaphore(self.used.limits.calls_at_once)
         self._origin = time.monotonic() if origin is None else origin
         self._undelivered: dict[tuple[str, bytes], list[Call]] = {}
         self._tasks: set[asyncio.Task[Outcome]] = set()
@@ -98,19 +97,19 @@ class GatewayRollout:
     # --- one call ---
 
     def admit(self) -> None:
-        """RefusedError unless one more request may be read."""
+        """RequestRefusedError unless one more request may be read."""
         if self.closed:
-            raise RefusedError(ENDED.kind, ENDED.message)
+            raise RequestRefusedError(ENDED.kind, ENDED.message)
         if self.failure is not None:
-            raise RefusedError(Kind.OVERLOADED, f"this rollout has failed: {self.failure}")
-        self.spent.admit()
+            raise RequestRefusedError(ErrorKind.OVERLOADED, f"this rollout has failed: {self.failure}")
+        self.used.admit()
 
-    def same(self, identity: tuple[str, bytes], *, repeated: bool) -> Call | None:
-        """A call that this request is the second try of: nobody has its answer, and nobody waits for it any more.
+    def find_retry(self, identity: tuple[str, bytes], *, repeated: bool) -> Call | None:
+        """The call that this request retries: its answer is not delivered, and nobody waits for it any more.
 
-        `repeated`: the caller says that it tries again, so the first try may still seem to be waited for.
+        `repeated`: the caller declares a retry, so the first try may still look as if it was waited for.
         """
-        calls = [call for call in self._undelivered.get(identity, ()) if call.problem is None and not call.heard]
+        calls = [call for call in self._undelivered.get(identity, ()) if call.problem is None and not call.received]
         found = next((call for call in calls if not call.listeners), None)
         if found is None and repeated and calls:
             found = calls[0]
@@ -118,11 +117,11 @@ class GatewayRollout:
             found.listeners += 1
         return found
 
-    def begin(self, asked: Asked, identity: tuple[str, bytes], size: int) -> Call:
-        """Have an answer sampled; it goes on when its caller leaves, so that a second try can have it."""
-        self.spent.check()
-        self.spent.calls += 1
-        call = Call(self.spent.calls, identity, asked, size, time.monotonic() - self._origin)
+    def begin(self, request: AgentRequest, identity: tuple[str, bytes], size: int) -> Call:
+        """Start sampling an answer. It continues when the caller disconnects, so that a retry can get it."""
+        self.used.check()
+        self.used.calls += 1
+        call = Call(self.used.calls, identity, request, size, time.monotonic() - self._origin)
         self.calls.append(call)
         self._undelivered.setdefault(identity, []).append(call)
         call.task = asyncio.create_task(self._outcome(call))
@@ -130,110 +129,112 @@ class GatewayRollout:
         call.task.add_done_callback(self._tasks.discard)
         return call
 
-    def unreadable(self) -> None:
-        """Count a request that nobody could read."""
-        self.spent.calls += 1
+    def count_unreadable(self) -> None:
+        """Count a request that could not be parsed."""
+        self.used.calls += 1
 
-    def leave(self, call: Call) -> None:
-        """Its caller has gone without the answer."""
+    def abandon(self, call: Call) -> None:
+        """The caller disconnected without the answer."""
         call.listeners -= 1
-        if call.heard and not call.listeners:
+        if call.received and not call.listeners:
             self._drop(call)
-        kept = [one for calls in self._undelivered.values() for one in calls if one.task.done() and not one.listeners]
-        for one in kept[: -self.spent.bounds.calls_at_once]:
-            self._drop(one)
+        finished = [other for calls in self._undelivered.values() for other in calls if other.task.done()]
+        unclaimed = [other for other in finished if not other.listeners]
+        for other in unclaimed[: -self.used.limits.calls_at_once]:
+            self._drop(other)
 
     def delivered(self, call: Call) -> None:
-        """One of its callers has the answer."""
-        call.heard = True
+        """A caller has received the answer."""
+        call.received = True
         call.listeners -= 1
         if not call.listeners:
             self._drop(call)
 
     async def _outcome(self, call: Call) -> Outcome:
-        self.spent.unfinished += 1
+        self.used.running_calls += 1
         try:
-            async with self._places:
-                outcome = await self._sampled(call)
+            async with self._slots:
+                outcome = await self._sample(call)
         except asyncio.CancelledError:
-            # Only `close` cancels it, and its callers are to be told.
+            # Only `close` cancels the task, and its callers still need an answer.
             outcome = ENDED
         finally:
-            self.spent.unfinished -= 1
-        if isinstance(outcome, Problem):
+            self.used.running_calls -= 1
+        if isinstance(outcome, RequestProblem):
             call.problem = outcome
         return outcome
 
-    async def _sampled(self, call: Call) -> Outcome:
+    async def _sample(self, call: Call) -> Outcome:
         if self.failure is not None:
-            return Problem(Kind.OVERLOADED, f"this rollout has failed: {self.failure}")
+            return RequestProblem(ErrorKind.OVERLOADED, f"this rollout has failed: {self.failure}")
         if self.context_tokens is not None and call.size > self.context_tokens * BYTES_PER_TOKEN:
-            return Problem(Kind.CONTEXT_FULL, f"{call.size} bytes do not fit {self.context_tokens} tokens")
+            return RequestProblem(ErrorKind.CONTEXT_FULL, f"{call.size} bytes do not fit {self.context_tokens} tokens")
         try:
-            # Others may have used the time up while this one waited.
-            self.spent.check_deadline()
-        except RefusedError as refused:
+            # Others may have used up the time while this call waited.
+            self.used.check_deadline()
+        except RequestRefusedError as refused:
             return refused.problem
         began = time.monotonic()
         try:
-            with tracing.within(self._span):
-                told = await self.policy.chat_completion(
-                    call.asked.messages, **self.sampling.parameters(call.asked, call.number)
+            with tracing.use_span(self._span):
+                completion = await self.policy.chat_completion(
+                    call.request.messages, **self.sampling.parameters(call.request, call.number)
                 )
-        except AuthorError as error:
-            # A conversation that the model's template cannot write, which an engine refuses too.
-            self._unwritable = self._unwritable or error.failure
-            return Problem(Kind.BAD_REQUEST, str(error))
+        except EnvironmentCodeError as error:
+            # A conversation that the model's template cannot render, which an engine would refuse too.
+            self._render_failure = self._render_failure or error.failure
+            return RequestProblem(ErrorKind.BAD_REQUEST, str(error))
         except Exception as error:  # noqa: BLE001 (here every error but a full context becomes a Failure)
             if not isinstance(error, ContextFullError):
                 self.fail(failure_of(error))
-            return Problem.of(error)
+            return RequestProblem.from_error(error)
         finally:
             call.seconds = time.monotonic() - began
             call.start = began - self._origin
-        return self._heard(call, told)
+        return self._record(call, completion)
 
-    def _heard(self, call: Call, told: ChatCompletion) -> ChatCompletion:
-        asked = call.asked
-        call.usage = told.usage
-        call.finish = told.choices[0].finish_reason
-        self.spent.tokens += told.usage.completion_tokens or 0
-        for choice in told.choices:
-            # As the agent has it, without a stop string of its own; but thinking is kept also where it has none.
-            said = Said.of(asked, choice)._replace(thinking=choice.message.reasoning_content or "")
-            call.context = self._contexts.hear(self._contexts.place(asked.messages), said.message, call.number)
-        self.earlier.keep(asked, told)
-        return told
+    def _record(self, call: Call, completion: ChatCompletion) -> ChatCompletion:
+        request = call.request
+        call.usage = completion.usage
+        call.finish = completion.choices[0].finish_reason
+        self.used.tokens += completion.usage.completion_tokens or 0
+        for choice in completion.choices:
+            # As the agent receives it, without its own stop string; but reasoning is kept even if the agent gets none.
+            reply = AgentReply.from_choice(request, choice)._replace(reasoning=choice.message.reasoning_content or "")
+            position = self._conversations.locate(request.messages)
+            self._conversations.add_answer(position, reply.message, call.number)
+        self.previous.add(request, completion)
+        return completion
 
     def _drop(self, call: Call) -> None:
         calls = self._undelivered.get(call.identity)
         if calls and call in calls:
             calls.remove(call)
-            self.spent.bytes -= call.size
+            self.used.bytes -= call.size
             if not calls:
                 del self._undelivered[call.identity]
         call.identity = ("", b"")
-        # Its messages are in a context; as parsed they would be kept once more for each call.
-        call.asked = replace(call.asked, messages=[], tools=[])
+        # Its messages are in a conversation; keeping them parsed would store them once more for each call.
+        call.request = replace(call.request, messages=[], tools=[])
 
-    # --- the whole ---
+    # --- the rollout ---
 
     def fail(self, failure: Failure) -> None:
-        """Keep the first failure."""
+        """Store the first failure."""
         if self.failure is None:
             self.failure = failure
-            self.broken.set()
+            self.failed.set()
 
     def close(self) -> None:
-        """No call is answered from here on, and none goes on."""
+        """Stop answering, and cancel running calls."""
         if not self.closed:
             self.closed = True
             self.seconds = time.monotonic() - self._origin
         for task in self._tasks:
             task.cancel()
 
-    async def ended(self) -> None:
-        """Wait until no call goes on, after `close`."""
+    async def wait_closed(self) -> None:
+        """Wait until no call is running, after `close`."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -242,9 +243,9 @@ class GatewayRollout:
         return [call for call in self.calls if call.finish is not None]
 
     @property
-    def contexts(self) -> list[Context]:
-        """Every conversation that the agent had, in the order of their first answers."""
-        return self._contexts.all
+    def conversations(self) -> list[Conversation]:
+        """All conversations of the agent, in the order of their first answers."""
+        return self._conversations.all
 
     @property
     def usage(self) -> Usage:
@@ -256,31 +257,31 @@ class GatewayRollout:
 
     @property
     def stop(self) -> StopReason | None:
-        """Why the agent could not go on, as far as the gateway can tell; None: it could have."""
-        if self.spent.reached is not None:
-            return self.spent.reached
+        """Why the agent could not continue, as far as the gateway can tell; None if it could."""
+        if self.used.reached is not None:
+            return self.used.reached
         last = max(self.calls, key=lambda call: call.start + call.seconds, default=None)
         if last is None:
             return None
-        if last.finish == "context_full" or (last.problem and last.problem.kind is Kind.CONTEXT_FULL):
+        if last.finish == "context_full" or (last.problem and last.problem.kind is ErrorKind.CONTEXT_FULL):
             return StopReason.CONTEXT_FULL
-        if last.finish == "length" and self.sampling.cut_by_agent(last.asked):
+        if last.finish == "length" and self.sampling.cut_by_agent(last.request):
             return None
         return {"length": StopReason.LENGTH, "content_filter": StopReason.CONTENT_FILTER}.get(last.finish or "")
 
-    def verdict(self) -> Failure | None:
-        """Whose fault it is that this rollout cannot be scored; None when it can."""
+    def final_failure(self) -> Failure | None:
+        """Why this rollout cannot be scored; None when it can."""
         if self.failure is not None or self.answered:
             return self.failure
         if self.stop is StopReason.CONTEXT_FULL:
-            return AuthorError(
+            return EnvironmentCodeError(
                 "prompt_too_long", "the agent's first request does not fit the model's context; nothing was sampled"
             ).failure
-        return self._unwritable
+        return self._render_failure
 
     def transcript(self) -> AgentResult:
-        """The main conversation, with what all of them took."""
-        main = self._contexts.main()
+        """The main conversation, with the usage and timings of all of them."""
+        main = self._conversations.main()
         result = transcript(main) if main else AgentResult(messages=[])
         result.turns_used = len(self.answered)
         result.usage = self.usage

@@ -1,7 +1,7 @@
-"""GatewayServer: one gateway for a process, on a port of this machine and behind doors of its own.
+"""GatewayServer: one gateway per process, on a local port and on private listeners.
 
-Always true: the port is reached from this machine only, unless somebody said otherwise. A door answers one rollout's
-key and no other, has no address that anybody could find, and leaves nothing behind, however the process ends.
+The port is reachable from this machine only, unless configured otherwise. A listener accepts one rollout's key only,
+has no address that could be found, and leaves nothing behind, however the process ends.
 """
 
 import asyncio
@@ -15,27 +15,25 @@ from typing import Any, Self
 import uvicorn
 from uvicorn.server import ServerState
 
-from hermes_rl.api.listening import IDLE_CONNECTIONS, WAITING_CONNECTIONS, Protocol, listen, url_of
+from hermes_rl.gateway.api_keys import ApiKey, ApiKeys
 from hermes_rl.gateway.app import GatewayApp
-from hermes_rl.gateway.passes import Pass, Passes
+from hermes_rl.http.server import BACKLOG, KEEP_ALIVE_SECONDS, Protocol, listen, socket_url
 
-# Seconds that requests under way have to be answered when the port or a door closes.
-LAST_WORDS = 2.0
+# Seconds for running requests to be answered when the port or a listener closes.
+GRACE_SECONDS = 2.0
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.ERROR)
 
 
 class GatewayServer:
-    """`passes.open(rollout)` gives a rollout its key, `door` a way in of its own. `async with` opens the port."""
+    """`keys.open(rollout)` issues a key, `listener` opens a private way in for it. `async with` opens the port."""
 
-    def __init__(
-        self, *, host: str = "127.0.0.1", port: int = 0, passes: Passes | None = None, app: Any = None
-    ) -> None:
-        self.passes = Passes() if passes is None else passes
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, keys: ApiKeys | None = None, app: Any = None) -> None:
+        self.keys = ApiKeys() if keys is None else keys
         self._host, self._port = host, port
         self._config = uvicorn.Config(
-            GatewayApp(self.passes) if app is None else app,
+            GatewayApp(self.keys) if app is None else app,
             http=_Protocol,
             access_log=False,
             log_config=None,
@@ -44,41 +42,41 @@ class GatewayServer:
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            timeout_keep_alive=IDLE_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._config.load()
-        self._port_door: Door | None = None
+        self._port_listener: SandboxListener | None = None
         self.url = ""
 
-    def url_of(self, opened: Pass) -> str:
-        """The rollout's own root: what its agent calls the provider's address, /v1 not included."""
-        return self.url + opened.path
+    def rollout_url(self, api_key: ApiKey) -> str:
+        """The rollout's base URL, without /v1."""
+        return self.url + api_key.path
 
     async def __aenter__(self) -> Self:
         listening = listen(self._host, self._port)
-        self._port_door = Door(self._config, {})
-        await self._port_door.listen(listening)
-        self.url = url_of(listening)
+        self._port_listener = SandboxListener(self._config, {})
+        await self._port_listener.listen(listening)
+        self.url = socket_url(listening)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        if self._port_door is not None:
-            await self._port_door.close()
+        if self._port_listener is not None:
+            await self._port_listener.close()
 
     @asynccontextmanager
-    async def door(self, opened: Pass) -> AsyncIterator["Door"]:
-        """A door that answers this pass alone, until the end of the body."""
-        door = Door(self._config, {"only": opened})
+    async def listener(self, api_key: ApiKey) -> AsyncIterator["SandboxListener"]:
+        """A listener that accepts only this key, until the end of the block."""
+        listener = SandboxListener(self._config, {"only": api_key})
         try:
-            yield door
+            yield listener
         finally:
-            await door.close()
+            await listener.close()
 
 
-class Door:
-    """One way in, with its connections."""
+class SandboxListener:
+    """One listener and its connections."""
 
     def __init__(self, config: uvicorn.Config, state: dict[str, Any]) -> None:
         self._config = config
@@ -88,9 +86,9 @@ class Door:
         self._closed = False
 
     async def connect(self) -> socket.socket:
-        """A new connection: the caller's end of it."""
+        """Open a connection and return the caller's end of it."""
         if self._closed:
-            raise ConnectionRefusedError("this door of the gateway is closed")
+            raise ConnectionRefusedError("this listener of the gateway is closed")
         ours, theirs = socket.socketpair()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, theirs)
@@ -103,13 +101,13 @@ class Door:
     async def listen(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
-        self._server = await loop.create_server(self._protocol, sock=listening, backlog=WAITING_CONNECTIONS)
+        self._server = await loop.create_server(self._protocol, sock=listening, backlog=BACKLOG)
 
     def _protocol(self) -> asyncio.Protocol:
         return _Protocol(config=self._config, server_state=self._state, app_state=self._app_state)
 
     async def close(self) -> None:
-        """Take no more; what is under way has a moment to be answered."""
+        """Stop accepting; running requests have a moment to be answered."""
         if self._closed:
             return
         self._closed = True
@@ -118,7 +116,7 @@ class Door:
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=LAST_WORDS)
+            await asyncio.wait(list(self._state.tasks), timeout=GRACE_SECONDS)
         for task in list(self._state.tasks):
             task.cancel()
         if self._state.tasks:
@@ -131,7 +129,7 @@ class Door:
 
 
 class _Protocol(Protocol):
-    """Whoever sends what is no HTTP is to fill no log."""
+    """Keeps malformed HTTP out of the logs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

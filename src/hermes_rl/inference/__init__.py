@@ -1,1 +1,1 @@
-"""Talking to the model: endpoints, their choice, retries and answers, in chat mode or over exact tokens."""
+"""Model inference: endpoints, routing, retries and completions, in chat mode or over exact tokens."""

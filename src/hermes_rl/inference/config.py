@@ -1,12 +1,12 @@
-"""How to reach a model: the `openai` section of the configuration, with the seeds' and Atropos' names and defaults."""
+"""Endpoint settings: the `openai` section of the configuration, with the seeds' and Atropos' names and defaults."""
 
 from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
-from hermes_rl import secrets
-from hermes_rl.secrets import HIDDEN
+from hermes_rl.core import secrets
+from hermes_rl.core.secrets import HIDDEN
 
 
 class ServerType(StrEnum):
@@ -17,46 +17,54 @@ class ServerType(StrEnum):
 
 
 class ServerBaseline(BaseModel):
-    """What every endpoint of a run has in common."""
+    """Settings that all endpoints of a run share."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), hide_input_in_errors=True)
 
-    timeout: float = Field(1200, gt=0, description="Seconds one completion may take, retries and waiting included.")
-    max_retries: int = Field(
-        3,
-        ge=0,
-        description="How often a request is tried again after a 429, a 5xx, a lost connection or a broken body.",
+    timeout: float = Field(
+        default=1200, gt=0, description="Seconds one completion may take, retries and waiting included."
     )
-    num_max_requests_at_once: int = Field(512, ge=1, description="Requests in flight to one endpoint.")
-    num_requests_for_eval: int = Field(64, ge=1, description="Requests in flight to one endpoint during evaluation.")
-    model_name: str = Field("default", description="Name of the model, as the endpoint knows it.")
-    rolling_buffer_length: int = Field(1000, ge=1, description="Requests that latency figures are taken over.")
+    max_retries: int = Field(
+        default=3,
+        ge=0,
+        description="Retries of a request after a 429, a 5xx, a lost connection or a malformed body.",
+    )
+    num_max_requests_at_once: int = Field(default=512, ge=1, description="Maximum requests in flight per endpoint.")
+    num_requests_for_eval: int = Field(
+        default=64, ge=1, description="Maximum requests in flight per endpoint during evaluation."
+    )
+    model_name: str = Field(default="default", description="Name of the model, as the endpoint knows it.")
+    rolling_buffer_length: int = Field(default=1000, ge=1, description="Number of requests that latency figures cover.")
     server_type: ServerType = Field(
-        ServerType.OPENAI,
+        default=ServerType.OPENAI,
         description="openai for any OpenAI-compatible API; vllm or sglang for your own server, with exact tokens.",
     )
-    tokenizer_name: str = Field("none", description="Tokenizer of this model; 'none' means the model's own name.")
+    tokenizer_name: str = Field(
+        default="none", description="Tokenizer of this model; 'none' means the model's own name."
+    )
     logprobs_mode: Literal["raw", "processed"] | None = Field(
-        None,
-        description="Whether the server's logprobs are the model's own or those after temperature and filters, "
-        "if it was started otherwise than its engine does by default (vLLM: --logprobs-mode).",
+        default=None,
+        description="Whether the server returns raw logprobs or those after temperature and filters; "
+        "set it if the server was started with another mode than its default (vLLM: --logprobs-mode).",
     )
 
 
 class APIServerConfig(ServerBaseline):
     """One endpoint."""
 
-    base_url: str | None = Field(None, description="Root of the API, for instance http://localhost:8000/v1.")
+    base_url: str | None = Field(default=None, description="Root of the API, for instance http://localhost:8000/v1.")
     api_key: str | None = Field(
-        None, repr=False, description="env:NAME or file:PATH; a literal key works too, with a warning."
+        default=None, repr=False, description="env:NAME or file:PATH; a literal key works too, with a warning."
     )
     health_check: bool = Field(
-        True, description="Wait until the endpoint answers before the first rollout; false for hosted APIs."
+        default=True, description="Wait until the endpoint answers before the first rollout; false for hosted APIs."
     )
-    ready_timeout: float = Field(60, gt=0, description="Seconds to wait for that before giving up.")
-    prompt_price: float | None = Field(None, ge=0, description="Price of a million prompt tokens, to count spending.")
-    completion_price: float | None = Field(None, ge=0, description="Price of a million completion tokens.")
-    n_kwarg_is_ignored: bool = Field(False, description="The endpoint ignores n; ask once for each completion.")
+    ready_timeout: float = Field(default=60, gt=0, description="Seconds to wait for the endpoint before giving up.")
+    prompt_price: float | None = Field(
+        default=None, ge=0, description="Price of a million prompt tokens, to count spending."
+    )
+    completion_price: float | None = Field(default=None, ge=0, description="Price of a million completion tokens.")
+    n_kwarg_is_ignored: bool = Field(default=False, description="The endpoint ignores n; ask once for each completion.")
 
     @field_validator("base_url")
     @classmethod
@@ -67,14 +75,14 @@ class APIServerConfig(ServerBaseline):
 
     @field_serializer("api_key", when_used="json")
     def _hide_literal_key(self, value: str | None) -> str | None:
-        # What is dumped as JSON is saved or shown; a reference is no secret, a literal is.
+        # JSON dumps are saved or shown. A reference is not a secret, a literal key is.
         return HIDDEN if self.key_is_literal else value
 
     def resolved_key(self) -> str | None:
-        """The secret itself; it goes into requests and nowhere else."""
-        return secrets.resolved_key(self.api_key, "--openai.api_key") if self.api_key else None
+        """The secret itself. Use it in requests only."""
+        return secrets.resolve_key(self.api_key, "--openai.api_key") if self.api_key else None
 
     @property
     def key_is_literal(self) -> bool:
-        """Whether the key stands in the configuration itself, not as env:NAME or file:PATH."""
+        """Whether the key itself is in the configuration, instead of env:NAME or file:PATH."""
         return bool(self.api_key) and secrets.is_literal(str(self.api_key))

@@ -1,8 +1,8 @@
-"""Talking to the model: one `chat_completion` over one or more endpoints.
+"""ServerManager: one `chat_completion` over one or more endpoints.
 
-The least loaded endpoint gets the request, or the one that has the conversation's prefix. What can be tried again is:
-at once on another endpoint that is well, else after a wait, within the deadline. What is raised in the end is an
-EndpointError that names the endpoint, the status and the body.
+A request goes to the endpoint that has the conversation's prefix, else to the least loaded one. Retryable errors are
+retried within the deadline: at once on another healthy endpoint, else after a wait. The final EndpointError names the
+endpoint, the status and the body.
 """
 
 import asyncio
@@ -14,68 +14,72 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hermes_rl import tracing
-from hermes_rl.errors import ConfigError, EndpointError
-from hermes_rl.inference.chat_span import note_chat
+from hermes_rl.core.backoff import backoff_seconds
+from hermes_rl.core.errors import ConfigError, EndpointError
+from hermes_rl.core.messages import Message
 from hermes_rl.inference.completion import ChatCompletion
+from hermes_rl.inference.concurrency_limiter import LimiterConfig
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.endpoints import Endpoints
 from hermes_rl.inference.managed_server import ManagedServer
-from hermes_rl.inference.pressure import Law
-from hermes_rl.inference.readiness import wait_for
+from hermes_rl.inference.readiness import wait_for_endpoint
 from hermes_rl.inference.token_engines import engine_for
-from hermes_rl.messages import Message
-from hermes_rl.tokens.chat_format import ChatFormat, FormatSettings
-from hermes_rl.tokens.formats import chat_format
-from hermes_rl.waiting import pause
+from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings
+from hermes_rl.inference.tokens.factory import chat_format
+from hermes_rl.inference.tracing import set_chat_attributes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Seconds between tries, and how long an endpoint that failed is passed over while there are others."""
+    """Seconds between retries, and how long a failed endpoint is skipped while there are others."""
 
     first_wait: float = 0.5
     longest_wait: float = 30.0
     rest: float = 5.0
 
     def wait_before(self, attempt: int, asked_for: float | None) -> float:
-        """What the endpoint asked for, else a doubling wait with jitter; attempts count from 0."""
+        """The wait that the endpoint asked for, else exponential backoff with jitter; attempts count from 0."""
         if asked_for is not None:
             return asked_for
-        return pause(attempt, first=self.first_wait, longest=self.longest_wait)
+        return backoff_seconds(attempt, first=self.first_wait, longest=self.longest_wait)
 
 
 class ServerManager:
-    """Use as `async with`. Endpoints are opened on first use, on the loop that uses them.
+    """Use as `async with`. Endpoints are opened on first use, on the event loop that uses them.
 
-    With a `law`, requests in flight follow each engine: one that an engine has no room for waits here, as long as its
-    time lasts, and is no failure.
+    With a `limiter_config`, the limit on requests in flight adapts to each engine. A request that an engine has no
+    room for waits here until its deadline, and does not count as a failure.
     """
 
     def __init__(
-        self, configs: Sequence[APIServerConfig], *, retries: RetryPolicy | None = None, law: Law | None = None
+        self,
+        configs: Sequence[APIServerConfig],
+        *,
+        retries: RetryPolicy | None = None,
+        limiter_config: LimiterConfig | None = None,
     ) -> None:
         if not configs or any(config.base_url is None for config in configs):
             raise ConfigError("no inference endpoint was chosen; pass --openai.base_url and --openai.model_name")
         self.retries = retries or RetryPolicy()
-        self.endpoints = Endpoints(configs, law)
-        self.oldest_useful: int | None = None
-        """The oldest version of the policy that is still trained on, where a trainer says so."""
+        self.endpoints = Endpoints(configs, limiter_config)
+        self.oldest_trainable: int | None = None
+        """The oldest policy version that is still trained on, if a trainer reports one."""
         self._formats: dict[tuple[int, str], tuple[Any, ChatFormat]] = {}
         self.tool_parser = "hermes"
-        """The format of tool calls, for `managed_server` without settings."""
+        """The tool-call format of `managed_server` without settings."""
 
     @property
     def configs(self) -> list[APIServerConfig]:
-        """What the endpoints were given; those that a file names are as the first."""
+        """The settings of each endpoint; endpoints from a file share those of the first."""
         return self.endpoints.configs
 
     @property
-    def law(self) -> Law | None:
-        """How requests in flight follow the engines; None where they do not."""
-        return self.endpoints.law
+    def limiter_config(self) -> LimiterConfig | None:
+        """How the limit on requests in flight adapts; None when it is fixed."""
+        return self.endpoints.limiter_config
 
     @property
     def servers(self) -> list[Endpoint]:
@@ -93,40 +97,40 @@ class ServerManager:
         session: "ChatSession | None" = None,
         **parameters: Any,
     ) -> ChatCompletion:
-        """Ask for `n` completions; further parameters (temperature, max_tokens, tools, seed …) go out as they are."""
+        """Request `n` completions; other parameters (temperature, max_tokens, tools, seed …) are passed through."""
         body: dict[str, Any] = {"model": model, "messages": messages, "n": n}
         body |= {name: value for name, value in parameters.items() if value is not None}
         if extra_body:
             body.update(extra_body)
 
-        asked = self.configs[0]
+        used_config = self.configs[0]
         prefer = None if session is None else lambda: session.endpoint
 
-        async def once(endpoint: Endpoint, timeout: float) -> ChatCompletion:
-            nonlocal asked
-            asked = endpoint.config
+        async def send(endpoint: Endpoint, timeout: float) -> ChatCompletion:
+            nonlocal used_config
+            used_config = endpoint.config
             if session is not None:
                 session.endpoint = endpoint
-            body["model"] = model or asked.model_name
+            body["model"] = model or used_config.model_name
             answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
             return _completion(answer, endpoint)
 
         with tracing.span("chat") as span:
             if not span.on:
-                return await self.exchange(once, prefer)
+                return await self.request_with_retries(send, prefer)
             completion = None
             try:
-                completion = await self.exchange(once, prefer)
+                completion = await self.request_with_retries(send, prefer)
                 return completion
             finally:
-                note_chat(span, asked, model, parameters, messages, completion)
+                set_chat_attributes(span, used_config, model, parameters, messages, completion)
 
-    async def exchange(
-        self, once: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None = None
+    async def request_with_retries(
+        self, send: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None = None
     ) -> T:
-        """Do something `once` with an endpoint, in so many seconds; again, perhaps elsewhere, while that may help.
+        """Call `send` with an endpoint and a timeout in seconds; retry, perhaps on another endpoint, while it may help.
 
-        `prefer` says which endpoint to take while it is well.
+        `prefer` returns the endpoint to use while it is healthy.
         """
         endpoints = self.endpoints
         deadline = time.monotonic() + self._longest_timeout()
@@ -135,24 +139,24 @@ class ServerManager:
             endpoint = endpoints.choose(prefer() if prefer else None, failed)
             timeout = min(endpoint.config.timeout, deadline - time.monotonic())
             try:
-                return await once(endpoint, timeout)
+                return await send(endpoint, timeout)
             except RetryableEndpointError as error:
-                # Where its requests follow an engine, having no room for one of them is no failure.
-                followed = endpoint.gate is not None and error.no_room
-                if not followed or (endpoint.gate and endpoint.gate.pressure.refuses_all):
+                # With an adaptive limit, an engine without room is not a failure.
+                overloaded = endpoint.gate is not None and error.no_room
+                if not overloaded or (endpoint.gate and endpoint.gate.limiter.refuses_all):
                     endpoints.rest(endpoint, max(self.retries.rest, error.retry_after or 0.0))
-                elsewhere = endpoints.room_beside(endpoint)
-                wait = 0.0 if elsewhere else self.retries.wait_before(attempt + refused, error.retry_after)
-                given_up = not followed and attempt >= endpoint.config.max_retries
+                others_free = endpoints.others_have_room(endpoint)
+                wait = 0.0 if others_free else self.retries.wait_before(attempt + refused, error.retry_after)
+                given_up = not overloaded and attempt >= endpoint.config.max_retries
                 if given_up or time.monotonic() + wait >= deadline:
                     raise EndpointError(error.cause, f"{error} (after {attempt + refused + 1} tries)") from error
-                failed = endpoint if elsewhere or not followed else None
-                attempt += not followed
-                refused += followed
+                failed = endpoint if others_free or not overloaded else None
+                attempt += not overloaded
+                refused += overloaded
                 await asyncio.sleep(wait)
 
     def session(self) -> "ChatSession":
-        """For the calls of one conversation: they go to the endpoint that has its prefix."""
+        """A session for one conversation, whose calls go to the endpoint that has its prefix."""
         return ChatSession(self)
 
     @asynccontextmanager
@@ -162,29 +166,29 @@ class ServerManager:
         preserve_think_blocks: bool | None = None,
         settings: FormatSettings | None = None,
     ) -> AsyncIterator[ManagedServer]:
-        """A server of one rollout's own, with the same `chat_completion`, that keeps every token it sends and gets.
+        """A server for one rollout, with the same `chat_completion`, that records every token it sends and receives.
 
-        `settings` say how the conversation is written; `preserve_think_blocks` is the seeds' name for one of them.
+        `settings` decide how the conversation is rendered; `preserve_think_blocks` is the seeds' name for one of them.
         """
         settings = settings or FormatSettings(parser=self.tool_parser)
         if preserve_think_blocks is not None:
-            settings = replace(settings, keep_thinking=preserve_think_blocks)
-        if not self.gives_tokens:
+            settings = replace(settings, keep_reasoning=preserve_think_blocks)
+        if not self.returns_tokens:
             raise ConfigError(
                 "exact tokens come from a vLLM or SGLang server, or from hermes-rl's own trainer: "
                 "pass --openai.server_type vllm (or sglang) for each endpoint"
             )
-        yield ManagedServer(self, self.format_for(tokenizer, settings), settings)
+        yield ManagedServer(self, self.get_format(tokenizer, settings), settings)
 
     @property
-    def gives_tokens(self) -> bool:
-        """Whether every endpoint is of a kind that takes and gives token ids."""
+    def returns_tokens(self) -> bool:
+        """Whether every endpoint takes and returns token ids."""
         return all(engine_for(config.server_type) is not None for config in self.configs)
 
-    def format_for(self, tokenizer: Any, settings: FormatSettings) -> ChatFormat:
-        """How conversations are written for this tokenizer; a ConfigError when they cannot be.
+    def get_format(self, tokenizer: Any, settings: FormatSettings) -> ChatFormat:
+        """The chat format for this tokenizer, ConfigError when there is none.
 
-        A template is looked into when its format is made, so the rollouts of a run share it.
+        Creating a format probes the chat template, so the rollouts of a run share it.
         """
         key = id(tokenizer), repr(settings)
         if key not in self._formats:
@@ -192,22 +196,22 @@ class ServerManager:
         return self._formats[key][1]
 
     async def wait_until_ready(self, timeout: float) -> None:
-        """Return when every endpoint whose `health_check` is on answers; EndpointError when one does not in time."""
+        """Wait until every endpoint with `health_check` answers; EndpointError when one does not in time."""
         checked = [endpoint for endpoint in self.servers if endpoint.config.health_check]
         try:
-            async with asyncio.TaskGroup() as questions:
+            async with asyncio.TaskGroup() as group:
                 for endpoint in checked:
-                    questions.create_task(wait_for(endpoint, timeout))
+                    group.create_task(wait_for_endpoint(endpoint, timeout))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     @property
     def context_tokens(self) -> int | None:
-        """The smallest context among the endpoints that told theirs."""
+        """The smallest known context size among the endpoints."""
         return self.endpoints.context_tokens
 
     async def close(self) -> None:
-        """Close all connections; the next call opens them anew."""
+        """Close all connections; the next call reopens them."""
         await self.endpoints.close()
 
     async def __aenter__(self) -> Self:
@@ -224,20 +228,19 @@ class ServerManager:
 
 
 class ChatSession:
-    """One conversation in chat mode. Its prefix is at `endpoint`, the one that was asked last."""
+    """One conversation in chat mode. `endpoint` is the one used last, which has the prefix."""
 
     def __init__(self, server: ServerManager) -> None:
         self._server = server
         self.endpoint: Endpoint | None = None
 
     async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> ChatCompletion:
-        """As `ServerManager.chat_completion`."""
         return await self._server.chat_completion(messages, session=self, **parameters)
 
 
 def _completion(answer: Any, endpoint: Endpoint) -> ChatCompletion:
-    """What the endpoint said; an answer that cannot be read may be better the next time."""
+    """Parse the answer. A malformed one is retryable, since the next may be well-formed."""
     try:
-        return ChatCompletion.of(answer, endpoint.base_url)
+        return ChatCompletion.parse(answer, endpoint.base_url)
     except EndpointError as error:
-        raise RetryableEndpointError(error.cause, endpoint.without_key(str(error))) from None
+        raise RetryableEndpointError(error.cause, endpoint.redact(str(error))) from None

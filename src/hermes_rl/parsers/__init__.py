@@ -1,51 +1,35 @@
-"""Tool-call text formats, a file each, and their registry. A new format is one file and one line here."""
+"""Tool-call text formats, a file each. A file owns how its format is parsed, recognised and taught to a model."""
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.parsers.deepseek_v3 import DeepSeekV3Parser
-from hermes_rl.parsers.deepseek_v3_1 import DeepSeekV31Parser
-from hermes_rl.parsers.glm45 import Glm45Parser
-from hermes_rl.parsers.glm47 import Glm47Parser
-from hermes_rl.parsers.hermes import HermesParser
-from hermes_rl.parsers.kimi_k2 import KimiK2Parser
-from hermes_rl.parsers.llama3_json import Llama3JsonParser
-from hermes_rl.parsers.llama4_json import Llama4JsonParser
-from hermes_rl.parsers.longcat import LongcatParser
-from hermes_rl.parsers.mistral import MistralParser
+from collections.abc import Iterable
+from functools import cache
+
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.extensions import PARSERS
 from hermes_rl.parsers.parser import BrokenCall, ParsedText, ToolCallParser
-from hermes_rl.parsers.qwen import QwenParser
-from hermes_rl.parsers.qwen3_coder import Qwen3CoderParser
-
-PARSERS: dict[str, type[ToolCallParser]] = {
-    parser.name: parser
-    for parser in (
-        DeepSeekV3Parser,
-        DeepSeekV31Parser,
-        Glm45Parser,
-        Glm47Parser,
-        HermesParser,
-        KimiK2Parser,
-        Llama3JsonParser,
-        Llama4JsonParser,
-        LongcatParser,
-        MistralParser,
-        QwenParser,
-        Qwen3CoderParser,
-    )
-}
-ALIASES = {"deepseek_v31": "deepseek_v3_1"}
 
 
 def get_parser(name: str) -> ToolCallParser:
-    """The parser of that name; ConfigError listing the known ones for any other."""
-    parser = PARSERS.get(ALIASES.get(name, name))
-    if parser is None:
-        raise ConfigError(f"no tool-call parser is named {name!r}; known: {', '.join(list_parsers())}")
-    return parser()
+    """A built-in parser, an installed one, or `module:Class`; ConfigError for anything else."""
+    made = PARSERS.resolve(name)
+    parser: ToolCallParser = made() if isinstance(made, type) else made
+    if not all(hasattr(parser, attribute) for attribute in ("name", "markers", "tool_format", "parse")):
+        raise ConfigError(f"{name} is not a tool-call parser: it needs name, markers, tool_format and parse")
+    return parser
 
 
 def list_parsers() -> list[str]:
-    """Every name that `get_parser` knows, aliases too."""
-    return sorted((*PARSERS, *ALIASES))
+    """The built-in and installed parsers, with aliases."""
+    return PARSERS.names()
 
 
-__all__ = ["ALIASES", "PARSERS", "BrokenCall", "ParsedText", "ToolCallParser", "get_parser", "list_parsers"]
+def leaked_marker(text: str, own: Iterable[str] = ()) -> str | None:
+    """The first marker of any format in text that no parser took as a call; `own` are those of the parser in use."""
+    return next((marker for marker in (*own, *_builtin_markers()) if marker in text), None)
+
+
+@cache
+def _builtin_markers() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(marker for name in PARSERS.builtin for marker in get_parser(name).markers))
+
+
+__all__ = ["BrokenCall", "ParsedText", "ToolCallParser", "get_parser", "leaked_marker", "list_parsers"]

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from hermes_rl import jsontext
-from hermes_rl.messages import ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.json_span import json_span
 from hermes_rl.parsers.marked_text import MarkedText, UnreadableError
 from hermes_rl.parsers.parser import BrokenCall
@@ -13,7 +13,7 @@ from hermes_rl.parsers.parser import BrokenCall
 def call_of(block: str) -> ToolCall | BrokenCall:
     """The call of an object such as `{"name": "read_file", "arguments": {"path": "a.txt"}}`."""
     try:
-        value: Any = jsontext.loads(block)
+        value: Any = fast_json.loads(block)
     except ValueError as error:
         return not_json(block, error)
     return call_of_value(value, block)
@@ -24,7 +24,7 @@ def call_of_value(value: Any, block: str) -> ToolCall | BrokenCall:
         return BrokenCall(block, f"expected a JSON object, got {type(value).__name__}")
     if not isinstance(value.get("name"), str) or not value["name"]:
         return BrokenCall(block, 'the object has no "name"')
-    return ToolCall.of({"function": value})
+    return ToolCall.from_raw({"function": value})
 
 
 def call_with(name: str, arguments: str, block: str, call_id: str | None = None) -> ToolCall | BrokenCall:
@@ -32,7 +32,7 @@ def call_with(name: str, arguments: str, block: str, call_id: str | None = None)
     if not name:
         return BrokenCall(block, "the call has no name")
     try:
-        jsontext.loads(arguments or "{}")
+        fast_json.loads(arguments or "{}")
     except ValueError as error:
         return not_json(block, error)
     return ToolCall.make(name, arguments or "{}", call_id)

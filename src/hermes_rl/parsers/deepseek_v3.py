@@ -7,10 +7,11 @@
 import re
 from collections.abc import Iterator
 
-from hermes_rl.messages import ToolCall
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.call_json import call_with, json_to
 from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
+from hermes_rl.parsers.tool_format import CallWriter, ToolFormat, Tools, arguments_json
 
 ALL_BEGIN, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -21,8 +22,25 @@ FENCE = re.compile(r"\s*+(?:```(?:json)?+)?+")
 CLOSED = re.compile(rf"\s*+(?:```\s*+)?+(?:{END}|(?={BEGIN}|{ALL_END}|{ALL_BEGIN})|\Z)")
 
 
+def deepseek_format(example: str, write_call: CallWriter) -> ToolFormat:
+    return ToolFormat(
+        f"To call functions, end your answer with all calls, written so:\n{ALL_BEGIN}{example}{ALL_END}",
+        write_call,
+        around=(ALL_BEGIN, ALL_END),
+        result=(
+            "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>",
+            "<｜tool▁output▁end｜><｜tool▁outputs▁end｜>",
+        ),
+    )
+
+
 class DeepSeekV3Parser:
     name = "deepseek_v3"
+    markers = (ALL_BEGIN, BEGIN)
+    tool_format = deepseek_format(
+        f"{BEGIN}function{SEPARATOR}<name>\n```json\n<object of arguments>\n```{END}",
+        lambda call, _: f"{BEGIN}function{SEPARATOR}{call.name}\n```json\n{arguments_json(call.arguments)}\n```{END}",
+    )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)

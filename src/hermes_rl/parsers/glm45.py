@@ -7,11 +7,12 @@ newline between any two. A value ends at `</arg_value>`, whatever other tags it 
 import re
 from collections.abc import Iterator
 
-from hermes_rl import jsontext
-from hermes_rl.messages import ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.marked_text import MarkedText, UnreadableError, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
 from hermes_rl.parsers.schema_values import properties_of, typed
+from hermes_rl.parsers.tool_format import RESPONSE_TAGS, ToolFormat, Tools, bare_arguments
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
@@ -21,8 +22,29 @@ CLOSED_CALL = re.compile(r"</tool_call>\s*+(?:<tool_call>|\Z)")
 NAME = re.compile(r"""[^\s<>{}"']++""")
 
 
+def glm_format(line: str) -> ToolFormat:
+    """`line` separates the parts of a call."""
+
+    def pair(key: str, value: str) -> str:
+        return f"{KEY}{key}{KEY_END}{line}{VALUE}{value}{VALUE_END}{line}"
+
+    def write_call(call: ToolCall, _: int) -> str:
+        pairs = "".join(pair(key, value) for key, value in bare_arguments(call))
+        return f"{CALL}{call.name}{line}{pairs}{CALL_END}"
+
+    return ToolFormat(
+        "For each call, write the function's name, then a key and a value for each argument, between tags:\n"
+        f"{CALL}<name>{line}{pair('<argument>', '<value>')}{CALL_END}",
+        write_call,
+        between=line,
+        result=RESPONSE_TAGS,
+    )
+
+
 class Glm45Parser:
     name = "glm45"
+    markers = (CALL, KEY)
+    tool_format = glm_format("\n")
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
@@ -43,7 +65,7 @@ def _call(marked: MarkedText, opener: re.Match[str], tools: Tools) -> ToolCall:
         if marked.pass_to(CALL, CALL_END):
             marked.passes(CALL_END)
         raise UnreadableError(text[opener.start() : marked.here].strip(), str(error)) from None
-    return ToolCall.make(name, jsontext.dumps(arguments).decode())
+    return ToolCall.make(name, fast_json.dumps(arguments).decode())
 
 
 def _arguments(marked: MarkedText) -> Iterator[tuple[str, str]]:

@@ -7,10 +7,11 @@ arguments is the call's id. It is kept, since the model expects it back with the
 import re
 from collections.abc import Iterator
 
-from hermes_rl.messages import ToolCall
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.call_json import call_with, json_to
 from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
+from hermes_rl.parsers.tool_format import ToolFormat, Tools, arguments_json
 
 ALL_BEGIN, ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -22,8 +23,24 @@ CLOSED = re.compile(
 )
 
 
+def _write_call(call: ToolCall, index: int) -> str:
+    head = f"functions.{call.name}:"
+    is_own = call.id.startswith(head) and call.id[len(head) :].isdecimal()
+    call_id = call.id if is_own else f"{head}{index}"
+    return f"{BEGIN}{call_id}{ARGUMENTS}{arguments_json(call.arguments)}{END}"
+
+
 class KimiK2Parser:
     name = "kimi_k2"
+    markers = (ALL_BEGIN, BEGIN)
+    tool_format = ToolFormat(
+        "To call functions, end your answer with all calls, numbered from 0 and written so:\n"
+        f"{ALL_BEGIN}{BEGIN}functions.<name>:<number>{ARGUMENTS}<object of arguments as JSON>{END}{ALL_END}",
+        _write_call,
+        around=(ALL_BEGIN, ALL_END),
+        between="",
+        result=("## Return of {id}\n", ""),
+    )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)

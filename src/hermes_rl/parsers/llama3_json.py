@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hermes_rl import jsontext
-from hermes_rl.messages import ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.call_json import call_of_value, not_json
 from hermes_rl.parsers.json_span import JsonSpan, json_span
 from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
+from hermes_rl.parsers.tool_format import ToolFormat, Tools, json_call
 
 TAG, BRACE = "<|python_tag|>", "{"
 # Of all braces only those before a key, else code would cost a look at each of its blocks.
@@ -28,6 +29,13 @@ BRACKETS = "[]{}; ,\n"
 
 class Llama3JsonParser:
     name = "llama3_json"
+    markers = (TAG,)
+    tool_format = ToolFormat(
+        "To call a function, answer with nothing but a JSON object, "
+        '{"name": <name>, "parameters": <object of arguments>}; put a semicolon between two of them.',
+        json_call("parameters"),
+        between="; ",
+    )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         last_key = max(text.rfind(f'"{key}"') for key in ARGUMENTS)
@@ -65,7 +73,7 @@ def _read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | Brok
 
 def _call(block: str, tagged: bool) -> ToolCall | BrokenCall | None:
     try:
-        value: Any = jsontext.loads(block)
+        value: Any = fast_json.loads(block)
     except ValueError as error:
         return not_json(block, error) if tagged or _is_meant(block) else None
     key = next((key for key in ARGUMENTS if key in value), None)

@@ -1,8 +1,10 @@
 """LongCat writes tool calls as hermes does, between tags of its own: `<longcat_tool_call>{...}</longcat_tool_call>`."""
 
 from hermes_rl.parsers.hermes import HermesParser
+from hermes_rl.parsers.tool_format import tagged_json
 
 
 class LongcatParser(HermesParser):
     name = "longcat"
-    tags = ("<longcat_tool_call>", "</longcat_tool_call>")
+    markers = ("<longcat_tool_call>", "</longcat_tool_call>")
+    tool_format = tagged_json(*markers, result=("<longcat_tool_response>\n", "\n</longcat_tool_response>"))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from hermes_rl.messages import ToolCall
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.parser import BrokenCall, ParsedText
 
 THINK, UNTHINK = "<think>", "</think>"

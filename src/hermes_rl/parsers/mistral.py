@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from hermes_rl import jsontext
-from hermes_rl.messages import ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.call_json import call_of_value, call_with, json_to, not_json
 from hermes_rl.parsers.json_span import json_span
 from hermes_rl.parsers.marked_text import MOST, TOO_MANY, MarkedText, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
+from hermes_rl.parsers.tool_format import ToolFormat, Tools, json_call
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 MARKERS = markers(CALLS, ARGS, CALL_ID)
@@ -29,8 +30,22 @@ LIST_END = re.compile(r"[\s,}]*+\]")
 ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
+def _write_call(call: ToolCall, index: int) -> str:
+    written = json_call("arguments")(call, index)
+    return f'{written[:-1]}, "id": "{call.id}"}}' if ID.fullmatch(call.id) else written
+
+
 class MistralParser:
     name = "mistral"
+    markers = (CALLS,)
+    tool_format = ToolFormat(
+        "To call functions, answer with a JSON list of all calls and nothing else:\n"
+        f'{CALLS} [{{"name": <name>, "arguments": <object of arguments>}}]',
+        _write_call,
+        around=(f"{CALLS} [", "]"),
+        between=", ",
+        result=("[TOOL_RESULTS] ", "[/TOOL_RESULTS]"),
+    )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)
@@ -82,7 +97,7 @@ def _objects(marked: MarkedText) -> Iterator[tuple[str, str]]:
 
 def _listed_call(item: str) -> ToolCall | BrokenCall:
     try:
-        value = jsontext.loads(item)
+        value = fast_json.loads(item)
     except ValueError as error:
         return not_json(item, error)
     return _with_id(call_of_value(value, item), value)

@@ -1,21 +1,18 @@
-"""What every tool-call parser gives back, and the one method it has.
+"""The interface of a tool-call parser.
 
-A parser never raises for what a model wrote: a call it cannot read is reported in `broken`, beside the good ones.
+A parser never raises for text that a model wrote. It reports a call that it cannot read in `broken`.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
-from hermes_rl.messages import ToolCall
-
-# OpenAI tool schemas: {"type": "function", "function": {"name": ..., "parameters": {...}}}.
-Tools: TypeAlias = Sequence[Mapping[str, Any]]
+from hermes_rl.core.messages import ToolCall
+from hermes_rl.parsers.tool_format import ToolFormat, Tools
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenCall:
-    """Text that was meant as a tool call and cannot be read as one."""
+    """Text that looks like a tool call but cannot be parsed."""
 
     text: str
     reason: str
@@ -23,7 +20,7 @@ class BrokenCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """A model's text, split into what it said and what it called."""
+    """A model's text, split into content and calls."""
 
     content: str
     calls: tuple[ToolCall, ...] = ()
@@ -31,7 +28,11 @@ class ParsedText:
 
 
 class ToolCallParser(Protocol):
+    """`markers` are the strings that give away a call of this format in text that was not parsed."""
+
     name: str
+    markers: tuple[str, ...]
+    tool_format: ToolFormat
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         """The calls in the text. `tools` give types to formats that write every value as bare text."""

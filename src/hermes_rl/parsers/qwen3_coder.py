@@ -7,11 +7,12 @@ value ends at `</parameter>`, whatever other tags it has, for an agent may well 
 import re
 from collections.abc import Iterator
 
-from hermes_rl import jsontext
-from hermes_rl.messages import ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
 from hermes_rl.parsers.marked_text import MarkedText, UnreadableError, markers, read_calls
-from hermes_rl.parsers.parser import BrokenCall, ParsedText, Tools
+from hermes_rl.parsers.parser import BrokenCall, ParsedText
 from hermes_rl.parsers.schema_values import properties_of, typed
+from hermes_rl.parsers.tool_format import RESPONSE_TAGS, ToolFormat, Tools, bare_arguments
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -25,8 +26,20 @@ CLOSED_CALL = re.compile(
 NAME = re.compile(r"""\s*+([^\s<>{}"']++)\s*+>""")
 
 
+def _write_call(call: ToolCall, _: int) -> str:
+    pairs = "".join(f"{PARAMETER}{key}>\n{value}\n{PARAMETER_END}\n" for key, value in bare_arguments(call))
+    return f"{CALL}\n{FUNCTION}{call.name}>\n{pairs}{FUNCTION_END}\n{CALL_END}"
+
+
 class Qwen3CoderParser:
     name = "qwen3_coder"
+    markers = (CALL, FUNCTION)
+    tool_format = ToolFormat(
+        "For each call, write the function and its parameters between tags, each value on lines of its own:\n"
+        f"{CALL}\n{FUNCTION}<name>>\n{PARAMETER}<argument>>\n<value>\n{PARAMETER_END}\n{FUNCTION_END}\n{CALL_END}",
+        _write_call,
+        result=RESPONSE_TAGS,
+    )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
@@ -46,7 +59,7 @@ def _call(marked: MarkedText, opener: re.Match[str], tools: Tools) -> ToolCall:
         if marked.pass_to(CALL, CALL_END, FUNCTION):
             marked.passes(CALL_END)
         raise UnreadableError(marked.text[opener.start() : marked.here].strip(), str(error)) from None
-    return ToolCall.make(name, jsontext.dumps(arguments).decode())
+    return ToolCall.make(name, fast_json.dumps(arguments).decode())
 
 
 def _to_function(marked: MarkedText) -> None:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hermes_rl import jsontext
-from hermes_rl.parsers.parser import Tools
+from hermes_rl.core import fast_json
+from hermes_rl.parsers.tool_format import Tools
 
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 KINDS: dict[str, tuple[type, ...]] = {
@@ -69,7 +69,7 @@ NOTHING = object()
 
 def _as_json(text: str) -> Any:
     try:
-        return jsontext.loads(text)
+        return fast_json.loads(text)
     except ValueError:
         return NOTHING
 

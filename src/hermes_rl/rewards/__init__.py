@@ -1,1 +1,1 @@
-"""Scoring: the door into the sandbox, judges, tests, composition, and what keeps rewards that block off the loop."""
+"""Rewards: sandbox access, judges, test cases, composition, and running blocking rewards off the event loop."""

@@ -1,8 +1,7 @@
-"""Verification by tests: an agent's program is run on the author's cases, and what it printed is compared here.
+"""Verification by test cases: run the agent's program on the author's cases and compare its output outside the sandbox.
 
-Always true: all cases run in one fresh sandbox, each as a command of its own over the warden's channel; nothing that
-knows an expected answer ever enters it, no process of one case lives when the next begins, and a case's input arrives
-only then. What a program leaves in files for later cases are its own earlier words.
+All cases run in one fresh sandbox, each as a separate command. Expected outputs never enter it, all processes are
+killed between cases, and a case's input arrives only when it runs. Files can carry only what the program itself wrote.
 """
 
 import shlex
@@ -10,22 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.rewards.verification import ArtifactError, judged_apart
+from hermes_rl.rewards.verification import ArtifactError, run_in_fresh_sandbox
 from hermes_rl.sandbox.protocol import ExecResult, Sandbox
 from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.trajectory import Reward
 
 MAX_OUTPUT = 1024 * 1024
-SHOWN = 500
+MAX_SHOWN_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test of a program: what it is given, and what it must print."""
+    """One test of a program: its input and expected output."""
 
     stdin: str | bytes
     expected: str
@@ -35,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """What came of a case. `why` says in a few words what was wrong; None when it passed."""
+    """The result of a case. `why` describes the failure; None when it passed."""
 
     name: str
     why: str | None
@@ -49,7 +48,7 @@ class CaseOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CaseResults:
-    """All cases in their order; none, and the reason, when an artifact could not be had: the agent's own doing."""
+    """Outcomes in case order; empty, with the reason, when the agent's artifacts could not be read."""
 
     outcomes: tuple[CaseOutcome, ...]
     artifact_error: str | None = None
@@ -61,18 +60,18 @@ class CaseResults:
 
     @property
     def share(self) -> float:
-        """The share of cases that passed."""
+        """Share of cases that passed."""
         return sum(outcome.passed for outcome in self.outcomes) / len(self.outcomes) if self.outcomes else 0.0
 
     @property
     def reward(self) -> Reward:
-        """The share as score, and beside it whether all passed."""
+        """The share as score, with whether all passed as a component."""
         return Reward(self.share, {"cases_passed": self.share, "all_cases_passed": float(self.passed)})
 
 
 def same_text(expected: str, printed: str) -> bool:
-    """Equal but for space at the ends of lines and empty lines at the end."""
-    return _bare_lines(expected) == _bare_lines(printed)
+    """Equal up to trailing whitespace on lines and at the end."""
+    return _stripped_lines(expected) == _stripped_lines(printed)
 
 
 def run_cases(
@@ -87,27 +86,27 @@ def run_cases(
     timeout: float = 10.0,
     same: Callable[[str, str], bool] = same_text,
 ) -> CaseResults:
-    """Run the agent's program once for each case, `timeout` seconds at most each; without await, as ctx's calls are.
+    """Run the agent's program once per case, each for at most `timeout` seconds; call it without await.
 
-    `program` is a Python file of the rollout. For anything else give the shell `command` that starts it in the
-    workspace, and the `artifacts` it needs, which lie below `artifacts/`. A case passes when the program ends with 0
-    and `same(expected, printed)`. `files` are there before the first case, and the program may read them.
+    `program` is a Python file of the rollout. For anything else pass the shell `command` that starts it in the
+    workspace, and the `artifacts` it needs, which are placed below `artifacts/`. A case passes when the exit code is 0
+    and `same(expected, printed)`. `files` are written before the first case, and the program can read them.
     """
     if not cases:
         raise ConfigError("run_cases needs at least one case")
-    wanted = [artifacts] if isinstance(artifacts, str) else list(artifacts)
+    artifact_paths = [artifacts] if isinstance(artifacts, str) else list(artifacts)
     if command is None:
         if program is None or not program.endswith(".py"):
             raise ConfigError(
-                f"run_cases starts Python files by itself, got program={program!r}; for anything else say how: "
+                f"run_cases can only start Python files, got program={program!r}; for anything else pass "
                 'command="./artifacts/tool", artifacts=["tool"]'
             )
-        wanted = wanted or [program]
+        artifact_paths = artifact_paths or [program]
         command = f'python3 "$ARTIFACTS"/{shlex.quote(program)}'
-    elif not wanted:
-        wanted = [program] if program else []
+    elif not artifact_paths:
+        artifact_paths = [program] if program else []
     session = ToolHost.current().session(ctx.task_id)
-    plan = _Plan(command, cases, wanted, files or {}, image, timeout, same)
+    plan = _Plan(command, cases, artifact_paths, files or {}, image, timeout, same)
     return wait(_run(session, plan))
 
 
@@ -134,18 +133,18 @@ async def _run(session: ToolSession, plan: _Plan) -> CaseResults:
                 max_output=MAX_OUTPUT,
             )
             await sandbox.end_processes()
-            outcomes.append(_outcome(case.name or f"case {number}", case, result, plan))
+            outcomes.append(_case_outcome(case.name or f"case {number}", case, result, plan))
         return tuple(outcomes)
 
     try:
         return CaseResults(
-            await judged_apart(session, judge, files=plan.files, artifacts=plan.artifacts, image=plan.image)
+            await run_in_fresh_sandbox(session, judge, files=plan.files, artifacts=plan.artifacts, image=plan.image)
         )
     except ArtifactError as error:
         return CaseResults((), artifact_error=str(error))
 
 
-def _outcome(name: str, case: Case, result: ExecResult, plan: _Plan) -> CaseOutcome:
+def _case_outcome(name: str, case: Case, result: ExecResult, plan: _Plan) -> CaseOutcome:
     printed = result.stdout.decode(errors="replace")
     why: str | None = None
     if result.timed_out:
@@ -156,8 +155,8 @@ def _outcome(name: str, case: Case, result: ExecResult, plan: _Plan) -> CaseOutc
         why = f"exit code {result.exit_code}"
     elif not plan.same(case.expected, printed):
         why = "printed something else"
-    return CaseOutcome(name, why, printed[:SHOWN], result.stderr.decode(errors="replace")[-SHOWN:])
+    return CaseOutcome(name, why, printed[:MAX_SHOWN_CHARS], result.stderr.decode(errors="replace")[-MAX_SHOWN_CHARS:])
 
 
-def _bare_lines(text: str) -> list[str]:
+def _stripped_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -1,14 +1,14 @@
-"""Several rewards made into one: a weighted sum, held within a range, with its parts kept beside it.
+"""Combines several rewards into a weighted sum, clamped to a range.
 
-Always true: what comes out is finite and within the range, and every named part had a weight and every weight its part.
+The result is finite and within the range. Components and weights must have the same names.
 """
 
 import math
 from collections.abc import Mapping
 from numbers import Real
 
-from hermes_rl.errors import VerifierError
-from hermes_rl.trajectory import Reward
+from hermes_rl.core.errors import VerifierError
+from hermes_rl.core.trajectory import Reward
 
 
 def weighted(
@@ -17,14 +17,14 @@ def weighted(
     *,
     clamp: tuple[float, float] | None = (0.0, 1.0),
 ) -> Reward:
-    """The sum of the components times their weights, cut to `clamp`; the components as they were beside it.
+    """The weighted sum of the components, clamped; the Reward also holds the unweighted components.
 
-    Weights need not add up to 1: a bonus goes on top and is cut, a weight below 0 is a penalty.
+    Weights need not add up to 1: a bonus can exceed the range and is clamped, and a negative weight is a penalty.
     """
-    _same_names(components, weights)
+    _check_names(components, weights)
     parts = {name: _finite("component", name, value) for name, value in components.items()}
     factors = {name: _finite("weight", name, value) for name, value in weights.items()}
-    # fsum: the score must not depend on the order in which the components were named.
+    # fsum: the score must not depend on the order of the components.
     total = _finite("sum of", "the weighted components", math.fsum(parts[name] * factors[name] for name in parts))
     if clamp is not None:
         low, high = clamp
@@ -34,15 +34,15 @@ def weighted(
     return Reward(total, parts)
 
 
-def _same_names(components: Mapping[str, float], weights: Mapping[str, float]) -> None:
+def _check_names(components: Mapping[str, float], weights: Mapping[str, float]) -> None:
     if not components:
         raise VerifierError("weights", "a weighted reward needs at least one component")
     without_weight = sorted(components.keys() - weights.keys())
     without_value = sorted(weights.keys() - components.keys())
     if without_weight or without_value:
-        said = [f"no weight for {', '.join(without_weight)}"] if without_weight else []
-        said += [f"no component {', '.join(without_value)}"] if without_value else []
-        raise VerifierError("weights", f"components and weights must have the same names: {'; '.join(said)}")
+        problems = [f"no weight for {', '.join(without_weight)}"] if without_weight else []
+        problems += [f"no component {', '.join(without_value)}"] if without_value else []
+        raise VerifierError("weights", f"components and weights must have the same names: {'; '.join(problems)}")
 
 
 def _finite(what: str, name: str, value: object) -> float:

@@ -1,8 +1,8 @@
-"""Sync calls inside async code wait on the event loop without blocking it.
+"""Lets sync code inside a coroutine wait for awaitables without blocking the event loop.
 
-`bridged(coroutine)` steps the coroutine inside greenlets; `wait(awaitable)`, called by plain sync code anywhere below
-it, hands the awaitable to the loop and goes on with its result, in the same task. Tasks that the coroutine starts are
-bridged too, by a task factory that looks at a context variable; threads it starts wait across threads.
+`bridged(coroutine)` steps the coroutine inside greenlets. `wait(awaitable)`, called from sync code below it, awaits in
+the same task and returns the result. Tasks the coroutine starts are bridged too, by a task factory that checks a
+context variable; threads it starts wait across threads.
 """
 
 import asyncio
@@ -19,32 +19,32 @@ _bridged_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("bridge
 
 
 async def bridged(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in which, and in whose tasks and threads, `wait` may be called."""
+    """Run a coroutine; `wait` works inside it and in the tasks and threads it starts."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is not _task_factory:
         loop.set_task_factory(_task_factory)
     token = _bridged_loop.set(loop)
     try:
-        return await _as_steps(coroutine)
+        return await _run_in_greenlets(coroutine)
     finally:
         _bridged_loop.reset(token)
 
 
 def wait(awaitable: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """The result of an awaitable, from sync code. `loop` is where to run it when called in a foreign thread."""
-    here = getcurrent()
-    if isinstance(here, _Stepper):
-        # The awaitable travels to the parent greenlet, which awaits it in this very task.
-        answer: T = here.parent.switch(_Request(awaitable))  # type: ignore[union-attr]
+    """Return an awaitable's result in sync code. `loop` is where to run it when called from another thread."""
+    current = getcurrent()
+    if isinstance(current, _Stepper):
+        # The parent greenlet awaits it in this task.
+        answer: T = current.parent.switch(_Request(awaitable))  # type: ignore[union-attr]
         return answer
-    home = loop or _bridged_loop.get()
-    if home is None or _runs_here(home):
+    target_loop = loop or _bridged_loop.get()
+    if target_loop is None or _is_running_here(target_loop):
         awaitable.close()
         raise RuntimeError(
             "this sync call would block the event loop: call it inside setup, compute_reward or evaluate, in a task or "
-            "thread they start, or in a thread of your own"
+            "thread they start, or in your own thread"
         )
-    return asyncio.run_coroutine_threadsafe(awaitable, home).result()
+    return asyncio.run_coroutine_threadsafe(awaitable, target_loop).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class _Request:
 
 
 class _Stepper(greenlet):
-    """Runs one step of a coroutine; switches to its parent with whatever must be awaited."""
+    """Runs one step of a coroutine; switches to its parent with the awaitable to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """Awaiting this steps the coroutine inside greenlets and passes its bare yields up to the loop."""
+class _GreenletSteps:
+    """Awaiting this steps the coroutine inside greenlets and passes its yields to the loop."""
 
     coroutine: Coroutine[Any, Any, Any]
 
@@ -67,17 +67,17 @@ class _Steps:
         value: Any = None
         while True:
             stepper = _Stepper(_step)
-            # A greenlet starts with an empty context otherwise, and context variables would be lost in it.
+            # Otherwise a greenlet starts with an empty context and loses the context variables.
             stepper.gr_context = getcurrent().gr_context
             outcome = stepper.switch(resume, value)
             while isinstance(outcome, _Request):
                 try:
                     answer = yield from outcome.awaitable.__await__()
-                except BaseException as error:  # noqa: BLE001 (whatever was raised belongs to the waiting sync code)
+                except BaseException as error:  # noqa: BLE001 (the exception belongs to the waiting sync code)
                     stepper.parent = getcurrent()
                     outcome = stepper.throw(error)
                 else:
-                    # Inside another bridge we may be resumed by a new greenlet; the answer must come back to this one.
+                    # Inside another bridge a new greenlet may resume us; the result must come back to this one.
                     stepper.parent = getcurrent()
                     outcome = stepper.switch(answer)
             finished, result = outcome
@@ -86,7 +86,7 @@ class _Steps:
             try:
                 value = yield result
                 resume = self.coroutine.send
-            except BaseException as error:  # noqa: BLE001 (the coroutine decides what to do with it)
+            except BaseException as error:  # noqa: BLE001 (the coroutine handles it)
                 resume, value = self.coroutine.throw, error
 
 
@@ -98,8 +98,8 @@ def _step(resume: Callable[[Any], Any], value: Any) -> tuple[bool, Any]:
         return True, end.value
 
 
-async def _as_steps(coroutine: Coroutine[Any, Any, T]) -> T:
-    result: T = await _Steps(coroutine)
+async def _run_in_greenlets(coroutine: Coroutine[Any, Any, T]) -> T:
+    result: T = await _GreenletSteps(coroutine)
     return result
 
 
@@ -107,11 +107,11 @@ def _task_factory(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
 ) -> asyncio.Task[T]:
     if _bridged_loop.get() is loop and asyncio.iscoroutine(coroutine):
-        coroutine = _as_steps(coroutine)
+        coroutine = _run_in_greenlets(coroutine)
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""Isolated verification: a fresh sandbox, the named artifacts of the rollout, and tests that arrive only now.
+"""Isolated verification in a fresh sandbox, with the rollout's named artifacts and the author's tests.
 
-Always true: nothing of the policy's is alive, no file of its sandbox is there but the artifacts, which lie below
-`artifacts/` where nothing runs or imports them by itself, the network is off where it can be, and the verdict comes
-over the channel of a warden that the policy never met. Whatever fails here besides the artifacts is the verifier's.
+The policy's processes are dead and only its artifacts are present, below `artifacts/`, where nothing runs or imports
+them implicitly. The network is off if the backend supports it, and the policy never had access to this sandbox. Any
+failure other than a missing or invalid artifact is the verifier's.
 """
 
 import posixpath
@@ -15,25 +15,25 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, TypeVar
 
 from hermes_rl import tracing
-from hermes_rl.errors import SandboxError, VerifierError
-from hermes_rl.sandbox.protocol import OUR_ENV, Command, Sandbox
+from hermes_rl.core.errors import SandboxError, VerifierError
+from hermes_rl.sandbox.protocol import INTERNAL_ENV, Command, Sandbox
 from hermes_rl.sandbox.spec import AGENT, SandboxSpec
-from hermes_rl.tools.files import in_sandbox
+from hermes_rl.tools.files import sandbox_path
 from hermes_rl.tools.session import ToolSession
 
 T = TypeVar("T")
 
 ARTIFACTS = "artifacts"
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
-# The exit code of a verdict whose artifacts could not be had: BSD's "cannot open input".
+# Exit code of a verdict without its artifacts: EX_NOINPUT of BSD.
 NO_ARTIFACT_EXIT_CODE = 66
 
 _EXPORT_TIMEOUT = 120.0
 _ATTEMPTS = 2
-_IN_MEMORY = 1024 * 1024
+_MAX_IN_MEMORY = 1024 * 1024
 _MISSING, _NOT_A_FILE = 81, 83
-# Reads the names of links; one that leads out of this directory, or to what is not there yet, is removed.
-_PRUNE = (
+# Reads names of links and removes those that are dangling or point outside this directory.
+_PRUNE_LINKS = (
     'BEGIN { $root = realpath(".") } chomp; my $to = realpath($_); '
     'unlink $_ unless defined $to and ($to eq $root or index($to, "$root/") == 0)'
 )
@@ -41,7 +41,7 @@ _PRUNE = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the verification's command left. `artifact_error` says which artifact was missing or too large."""
+    """Result of the verification command. `artifact_error` says which artifact was missing or too large."""
 
     exit_code: int
     stdout: str
@@ -51,25 +51,25 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the command ended with 0."""
+        """Whether the exit code is 0."""
         return self.exit_code == 0
 
 
 class ArtifactError(Exception):
-    """An artifact is missing, no file or directory, or too large to be had or placed: the policy's own doing."""
+    """An artifact is missing, too large, or not a file or directory. The policy is responsible."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Artifact:
-    """A file, or a directory as a tar archive, out of the rollout's sandbox; its place below `artifacts/`."""
+    """A file, or a directory as a tar archive, from the rollout's sandbox, with its path below `artifacts/`."""
 
-    place: str
+    relative_path: str
     data: IO[bytes]
     is_directory: bool
 
 
-Judging = Callable[[Sandbox, Mapping[str, str]], Awaitable[T]]
-"""What is done in the verification's sandbox once artifacts and files are there; the mapping is its environment."""
+JudgeFunction = Callable[[Sandbox, Mapping[str, str]], Awaitable[T]]
+"""Runs in the fresh sandbox after artifacts and files are in place; the mapping holds environment variables."""
 
 
 async def verify(
@@ -82,7 +82,7 @@ async def verify(
     timeout: float,
     max_artifact_bytes: int = MAX_ARTIFACT_BYTES,
 ) -> Verdict:
-    """Judge a rollout's artifacts by one command; VerifierError when that cannot be done."""
+    """Verify a rollout's artifacts with one command; VerifierError when the sandbox fails."""
 
     async def judge(sandbox: Sandbox, env: Mapping[str, str]) -> Verdict:
         result = await sandbox.exec(command, env=env, timeout=timeout)
@@ -95,63 +95,65 @@ async def verify(
 
     with tracing.span("verify") as span:
         try:
-            verdict = await judged_apart(
+            verdict = await run_in_fresh_sandbox(
                 session, judge, files=files, artifacts=artifacts, image=image, max_artifact_bytes=max_artifact_bytes
             )
         except ArtifactError as error:
             verdict = Verdict(NO_ARTIFACT_EXIT_CODE, "", str(error), artifact_error=str(error))
         if span.on:
-            span.note(exit_code=verdict.exit_code)
+            span.set_attributes(exit_code=verdict.exit_code)
         return verdict
 
 
-async def judged_apart(
+async def run_in_fresh_sandbox(
     session: ToolSession,
-    judge: Judging[T],
+    judge: JudgeFunction[T],
     *,
     files: Mapping[str, bytes | str | Path],
     artifacts: Iterable[str],
     image: str | None,
     max_artifact_bytes: int = MAX_ARTIFACT_BYTES,
 ) -> T:
-    """What `judge` says of a rollout's artifacts in a sandbox of their own, tried twice if that sandbox fails.
+    """Run `judge` on a rollout's artifacts in a fresh sandbox, with one retry if the sandbox fails.
 
-    ArtifactError when one cannot be had; VerifierError when the sandbox fails again.
+    ArtifactError when an artifact cannot be copied; VerifierError when the sandbox fails again.
     """
     await session.end_policy()
-    # Also what its code has left running when a verifier ran that in its sandbox.
+    # Also kill what the verifier itself started in the rollout's sandbox.
     await (await session.sandbox()).end_processes()
     with ExitStack() as opened:
         exported = [
-            await _export(await session.sandbox(), name, max_artifact_bytes, opened)
+            await _export_artifact(await session.sandbox(), name, max_artifact_bytes, opened)
             for name in ([artifacts] if isinstance(artifacts, str) else artifacts)
         ]
         spec = _spec(session.spec or SandboxSpec(), image, network_off=session.pool.capabilities.network_off)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 async with session.pool.sandbox(spec, verifying=True) as sandbox:
-                    room = f"{sandbox.workspace}/{ARTIFACTS}"
+                    artifacts_dir = f"{sandbox.workspace}/{ARTIFACTS}"
                     for artifact in exported:
-                        await _import(sandbox, artifact, f"{room}/{artifact.place}")
+                        await _import_artifact(sandbox, artifact, f"{artifacts_dir}/{artifact.relative_path}")
                     for name, content in files.items():
-                        await _place(sandbox, in_sandbox(sandbox, name), content)
-                    return await judge(sandbox, {"ARTIFACTS": room})
+                        await _write_test_file(sandbox, sandbox_path(sandbox, name), content)
+                    return await judge(sandbox, {"ARTIFACTS": artifacts_dir})
             except SandboxError as error:
                 if attempt == _ATTEMPTS:
-                    raise VerifierError(f"sandbox_{error.cause}", f"the verification's sandbox: {error}") from error
+                    raise VerifierError(
+                        f"sandbox_{error.cause}", f"the verification sandbox failed: {error}"
+                    ) from error
     raise AssertionError("the last attempt returns or raises")
 
 
 def _spec(spec: SandboxSpec, image: str | None, *, network_off: bool) -> SandboxSpec:
-    """The rollout's own spec, as it was before the policy came, without a network."""
+    """The rollout's spec without network."""
     return replace(spec, image=image or spec.image, network=False if network_off else None, user=AGENT)
 
 
-async def _export(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) -> _Artifact:
-    """Copy one artifact out of the rollout's sandbox. It is never unpacked on this machine."""
-    path = posixpath.normpath(in_sandbox(sandbox, name))
+async def _export_artifact(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) -> _Artifact:
+    """Copy one artifact out of the rollout's sandbox. It is never unpacked on the host."""
+    path = posixpath.normpath(sandbox_path(sandbox, name))
     inside = posixpath.relpath(path, sandbox.workspace)
-    place = path.lstrip("/") if inside.startswith("..") else inside
+    relative_path = path.lstrip("/") if inside.startswith("..") else inside
     quoted = shlex.quote(path)
     kind = await sandbox.exec(
         f"if [ -d {quoted} ]; then echo d; elif [ -f {quoted} ]; then echo f; elif [ -e {quoted} ]; "
@@ -163,36 +165,38 @@ async def _export(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) ->
     if kind.exit_code != 0:
         raise ArtifactError(f"artifact {name} is neither a file nor a directory that can be read")
     is_directory = kind.stdout == b"d\n"
-    data: IO[bytes] = opened.enter_context(SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 - it is one
-    # Of a directory its content, which needs no name of the policy's choosing.
-    whole = f"set -o pipefail; cd -- {quoted} && tar -cf - ." if is_directory else f"cat < {quoted}"
-    # The rest of what is too large is not even read: a file of a terabyte takes no room when it is one hole.
-    command = Command(f"{whole} | head -c {limit + 1}", _EXPORT_TIMEOUT, env=OUR_ENV, max_output=limit, sink=data.write)
+    data: IO[bytes] = opened.enter_context(SpooledTemporaryFile(max_size=_MAX_IN_MEMORY))  # noqa: SIM115 - it is one
+    # For a directory, archive its content: no name chosen by the policy is needed.
+    export = f"set -o pipefail; cd -- {quoted} && tar -cf - ." if is_directory else f"cat < {quoted}"
+    # Do not read beyond the limit: a sparse file of a terabyte takes no space.
+    command = Command(
+        f"{export} | head -c {limit + 1}", _EXPORT_TIMEOUT, env=INTERNAL_ENV, max_output=limit, sink=data.write
+    )
     result = await sandbox.run(command)
     if result.truncated:
         raise ArtifactError(f"artifact {name} is larger than {limit} bytes")
     if result.exit_code != 0:
-        said = result.stderr.decode(errors="replace").strip()[:500]
-        raise ArtifactError(f"artifact {name} could not be read: {said or f'exit code {result.exit_code}'}")
-    return _Artifact(place, data, is_directory)
+        message = result.stderr.decode(errors="replace").strip()[:500]
+        raise ArtifactError(f"artifact {name} could not be read: {message or f'exit code {result.exit_code}'}")
+    return _Artifact(relative_path, data, is_directory)
 
 
-async def _import(sandbox: Sandbox, artifact: _Artifact, path: str) -> None:
+async def _import_artifact(sandbox: Sandbox, artifact: _Artifact, path: str) -> None:
     artifact.data.seek(0)
     if not artifact.is_directory:
         try:
             await sandbox.write(path, artifact.data.read())
         except OSError as error:
-            # The policy's file may have been one hole, which takes no room until it is copied.
+            # The policy's file may be sparse and take space only when copied.
             raise ArtifactError(f"an artifact could not be placed: {error}") from error
         return
     quoted = shlex.quote(path)
-    # Names that lead out of the directory are refused by tar. Links are not: one to where the expected answer will be
-    # would make that the policy's own.
+    # tar rejects names that lead out of the directory, but not links: a link to where the expected answer will be
+    # written would make that answer an artifact.
     result = await sandbox.exec(
         f"mkdir -p {quoted} && cd {quoted} && tar -x --no-same-owner --no-same-permissions; "
-        f"find . -type l -print0 | exec perl -MCwd=realpath -0 -ne {shlex.quote(_PRUNE)}",
-        env=OUR_ENV,
+        f"find . -type l -print0 | exec perl -MCwd=realpath -0 -ne {shlex.quote(_PRUNE_LINKS)}",
+        env=INTERNAL_ENV,
         stdin=artifact.data.read(),
         timeout=_EXPORT_TIMEOUT,
     )
@@ -200,12 +204,14 @@ async def _import(sandbox: Sandbox, artifact: _Artifact, path: str) -> None:
         raise SandboxError("hang", f"unpacking an artifact took over {_EXPORT_TIMEOUT:.0f} s")
 
 
-async def _place(sandbox: Sandbox, path: str, content: bytes | str | Path) -> None:
-    """Write one of the tests' files. What an artifact put in its way, a link above all, is removed first."""
+async def _write_test_file(sandbox: Sandbox, path: str, content: bytes | str | Path) -> None:
+    """Write a test file, after removing links and files that an artifact put in its way."""
     parts = posixpath.relpath(path, sandbox.workspace).split("/")
     if parts[0] == ARTIFACTS:
-        steps = [posixpath.join(sandbox.workspace, *parts[:count]) for count in range(1, len(parts) + 1)]
-        clearing = "; ".join(f"[ ! -L {shlex.quote(step)} ] || rm -f -- {shlex.quote(step)}" for step in steps)
+        ancestors = [posixpath.join(sandbox.workspace, *parts[:count]) for count in range(1, len(parts) + 1)]
+        clearing = "; ".join(
+            f"[ ! -L {shlex.quote(ancestor)} ] || rm -f -- {shlex.quote(ancestor)}" for ancestor in ancestors
+        )
         await sandbox.exec(f"{clearing}; rm -rf -- {shlex.quote(path)}", timeout=_EXPORT_TIMEOUT)
     if isinstance(content, Path):
         await sandbox.upload(content, path)

@@ -1,8 +1,8 @@
-"""The watchdog: which function held the event loop, and with it every other rollout, for over 100 ms.
+"""Finds functions that block the event loop, and with it every rollout, for over 100 ms.
 
-A thread watches the loop's heartbeat and, when it is late, looks at the stack of the loop's thread. Always true: a
-place is named only when one and the same callback was seen there for the time; a loop that was late because the
-machine was busy, or because of many short callbacks, is counted as nobody's.
+A thread watches the loop's heartbeat and samples the loop thread's stack when it is late. A function is reported only
+if one callback was sampled in it for that long; delays from a busy machine or many short callbacks are counted as
+unattributed.
 """
 
 import ast
@@ -21,23 +21,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-# Heartbeats within one limit, and looks within one once the heart is late: many beats cost, many looks are sure.
-BEATS, LOOKS = 4, 10
-# After so many seconds it is said while the loop is still held: it may never end.
-STUCK = 5.0
+# Heartbeats per limit, and stack samples per limit once a heartbeat is late. Heartbeats cost more than samples.
+HEARTBEATS_PER_LIMIT, SAMPLES_PER_LIMIT = 4, 10
+# A hold this long is reported before it ends: it may never end.
+STUCK_SECONDS = 5.0
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _BUNDLED = f"{_PACKAGE / 'bundled'}{os.sep}"
-_NOT_THE_AUTHORS = (
+_LIBRARY_PREFIXES = (
     f"{_PACKAGE}{os.sep}",
     *sorted({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}),
 )
-_LOOPS_OWN = {"_run_once", "run_forever", "run_until_complete"}
+_LOOP_FUNCTIONS = {"_run_once", "run_forever", "run_until_complete"}
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One time that a function held the loop. `callee` is what it called meanwhile, None for its own computing."""
+    """A function that held the loop once. `callee` is what it was calling; None when it was computing itself."""
 
     function: str
     file: str
@@ -47,17 +47,17 @@ class Hold:
     ended: bool = True
 
     def __str__(self) -> str:
-        held = "held the event loop" if self.ended else "holds the event loop, until now"
+        held = "held the event loop" if self.ended else "has been holding the event loop"
         return (
             f"{self.function} in {Path(self.file).name}:{self.line} {held} for {self.seconds:.2f} s "
-            f"in {self.callee or 'its own code'}, and every rollout waited; use an async form with await, "
+            f"in {self.callee or 'its own code'}, and every rollout waited; use an async call, "
             "asyncio.to_thread or @cpu_reward"
         )
 
 
 @dataclass(slots=True)
-class Held:
-    """All times that one function held the loop."""
+class HoldCount:
+    """All holds of one function."""
 
     count: int
     seconds: float
@@ -65,10 +65,10 @@ class Held:
 
 
 @contextmanager
-def watching(
+def watch_loop(
     loop: asyncio.AbstractEventLoop, *, report: Callable[[Hold], object], limit: float = 0.1
 ) -> Iterator["Watchdog"]:
-    """Watch the running loop within this block. `report` is called once a function, in the watchdog's thread."""
+    """Watch the running loop inside this block. `report` is called once per function, in the watchdog's thread."""
     watchdog = Watchdog(loop, report, limit)
     watchdog.start()
     try:
@@ -78,27 +78,27 @@ def watching(
 
 
 class Watchdog:
-    """`places` are the functions that held the loop, by (file, function); `nobody` counts what was nobody's fault."""
+    """`holds` counts by (file, function); `unattributed` counts delays that no function caused."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, report: Callable[[Hold], object], limit: float) -> None:
-        self.places: dict[tuple[str, str], Held] = {}
-        self.nobody = 0
-        self.longest_of_nobody = 0.0
+        self.holds: dict[tuple[str, str], HoldCount] = {}
+        self.unattributed = 0
+        self.longest_unattributed = 0.0
         self._loop, self._report, self._limit = loop, report, limit
-        self._period, self._pause = limit / BEATS, limit / LOOKS
+        self._period, self._pause = limit / HEARTBEATS_PER_LIMIT, limit / SAMPLES_PER_LIMIT
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="hermes-rl watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="hermes-rl watchdog", daemon=True)
         # Written by the loop's thread, read by ours.
         self._beats = 0
         self._last_beat = 0.0
         self._longest_gap = 0.0
         self._handle: asyncio.Handle | None = None
         self._loop_thread = 0
-        self._base: frozenset[FrameType] = frozenset()
+        self._base_frames: frozenset[FrameType] = frozenset()
         self._usage = _ThreadUsage(0)
-        # Our own: what was seen since the last beat.
-        self._seen: dict[FrameType, _Suspect] = {}
-        self._told: set[tuple[str, str]] = set()
+        # Used only by our thread: samples since the last beat.
+        self._suspects: dict[FrameType, _Suspect] = {}
+        self._reported: set[tuple[str, str]] = set()
 
     def start(self) -> None:
         self._handle = self._loop.call_soon(self._first_beat)
@@ -110,18 +110,18 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
         self._usage.close()
-        # Frames keep all that their functions had.
-        self._seen, self._base = {}, frozenset()
+        # Frames keep their functions' locals alive.
+        self._suspects, self._base_frames = {}, frozenset()
 
     def metrics(self) -> dict[str, float]:
-        """How often and for how long the loop was held, by authors' functions and by nobody's."""
-        holds = list(self.places.values())
+        """Counts and durations of holds and unattributed delays."""
+        holds = list(self.holds.values())
         return {
             "loop/holds": sum(held.count for held in holds),
             "loop/held_seconds": round(sum(held.seconds for held in holds), 3),
             "loop/longest_hold": round(max((held.longest.seconds for held in holds), default=0.0), 3),
-            "loop/late_for_nobody": self.nobody,
-            "loop/longest_late_for_nobody": round(self.longest_of_nobody, 3),
+            "loop/late_for_nobody": self.unattributed,
+            "loop/longest_late_for_nobody": round(self.longest_unattributed, 3),
         }
 
     # --- in the loop's thread ---
@@ -129,8 +129,10 @@ class Watchdog:
     def _first_beat(self) -> None:
         self._loop_thread = threading.get_ident()
         self._usage = _ThreadUsage(threading.get_native_id())
-        # What stands below every callback, the program that runs the loop above all, holds nothing.
-        self._base = frozenset(frame for frame in _stack(inspect.currentframe()) if not _of_one_round(frame))
+        # Frames below every callback, such as the program that runs the loop, cannot be the cause.
+        self._base_frames = frozenset(
+            frame for frame in _stack(inspect.currentframe()) if not _is_callback_frame(frame)
+        )
         self._last_beat = time.monotonic()
         self._thread.start()
         self._beat()
@@ -142,98 +144,102 @@ class Watchdog:
         self._beats += 1
         self._handle = self._loop.call_later(self._period, self._beat)
 
-    # --- in our own thread ---
+    # --- in the watchdog's thread ---
 
-    def _watch(self) -> None:
-        own = _ThreadUsage(threading.get_native_id())
+    def _run_thread(self) -> None:
+        own_usage = _ThreadUsage(threading.get_native_id())
         try:
-            self._watch_beside(own)
+            self._sample_until_stopped(own_usage)
         finally:
-            own.close()
+            own_usage.close()
 
-    def _watch_beside(self, own: "_ThreadUsage") -> None:
-        beats, looked, before, late = 0, 0.0, self._usage.read(), False
-        own_before = own.read()
+    def _sample_until_stopped(self, own_usage: "_ThreadUsage") -> None:
+        beats, last_sample, before, late = 0, 0.0, self._usage.read(), False
+        own_before = own_usage.read()
         while not self._stopping.wait(self._pause if late else self._period):
             now, beat, count = time.monotonic(), self._last_beat, self._beats
             late = now - beat > self._period + self._pause
-            # Before anything that reads a file: it lets the loop go on, and C code that kept us waiting would be over.
+            # Before any file read: that releases the GIL, and C code that held it would be over.
             frame = sys._current_frames().get(self._loop_thread) if late else None  # noqa: SLF001 - made for this
-            after, own_after = self._usage.read(), own.read()
+            after, own_after = self._usage.read(), own_usage.read()
             if count != beats:
                 beats = count
-                self._conclude()
+                self._attribute_delay()
             if late:
-                # The first look stands for all the time since the beat.
-                seconds = now - max(looked, beat)
+                # The first sample covers all the time since the beat.
+                seconds = now - max(last_sample, beat)
                 waiting = own_after.queued - own_before.queued
-                self._look(frame, _Stretch(seconds, before, after, kept_away=seconds - waiting > 3 * self._period))
-                looked = now
+                self._sample(
+                    frame, _Interval(seconds, before, after, sampler_blocked=seconds - waiting > 3 * self._period)
+                )
+                last_sample = now
             del frame
             before, own_before = after, own_after
 
-    def _look(self, innermost: FrameType | None, stretch: "_Stretch") -> None:
+    def _sample(self, innermost: FrameType | None, interval: "_Interval") -> None:
         chain = [
-            frame for frame in _stack(innermost) if frame not in self._base and frame.f_code.co_name not in _LOOPS_OWN
+            frame
+            for frame in _stack(innermost)
+            if frame not in self._base_frames and frame.f_code.co_name not in _LOOP_FUNCTIONS
         ]
         if not chain:
             return
-        # The outermost frame is the callback's own: another callback has another one, even of the same function.
-        suspect = self._seen.setdefault(chain[-1], _Suspect())
-        suspect.seconds += stretch.held
-        frame = next((frame for frame in chain if is_authors(frame.f_code.co_filename)), None)
+        # The outermost frame identifies the callback: each callback has its own, even for the same function.
+        suspect = self._suspects.setdefault(chain[-1], _Suspect())
+        suspect.seconds += interval.held
+        frame = next((frame for frame in chain if is_author_code(frame.f_code.co_filename)), None)
         if frame is not None:
-            # Python lets us look only between two instructions, most often at a call: of a function that computes it
-            # would be a cheap one.
-            callee = None if frame is innermost and stretch.computed_openly else _callee(frame)
-            suspect.see(frame, callee, stretch.held)
-        if suspect.seconds > STUCK and (hold := suspect.hold) is not None:
-            self._tell(replace(hold, seconds=suspect.seconds, ended=False))
+            # Python switches threads between instructions, most often at calls: in a function that computes, the
+            # sampled call would be an arbitrary cheap one.
+            callee = None if frame is innermost and interval.computed_with_gil_available else _callee(frame)
+            suspect.add_sample(frame, callee, interval.held)
+        if suspect.seconds > STUCK_SECONDS and (hold := suspect.hold) is not None:
+            self._report_once(replace(hold, seconds=suspect.seconds, ended=False))
 
-    def _conclude(self) -> None:
-        """The loop goes on: who held it, if it was long enough."""
+    def _attribute_delay(self) -> None:
+        """The loop runs again: record what held it, if the delay was long enough."""
         late, self._longest_gap = self._longest_gap - self._period, 0.0
-        suspects, self._seen = list(self._seen.values()), {}
+        suspects, self._suspects = list(self._suspects.values()), {}
         if late < self._limit:
             return
         worst = max(suspects, key=lambda suspect: suspect.seconds, default=_Suspect())
         hold = worst.hold
-        # What it did after the last look was never seen.
+        # Time after the last sample is not covered by samples.
         if hold is None or worst.seconds + self._pause < self._limit:
-            self.nobody += 1
-            self.longest_of_nobody = max(self.longest_of_nobody, late)
+            self.unattributed += 1
+            self.longest_unattributed = max(self.longest_unattributed, late)
             return
         hold = replace(hold, seconds=min(late, worst.seconds + self._pause))
-        held = self.places.setdefault((hold.file, hold.function), Held(0, 0.0, hold))
+        held = self.holds.setdefault((hold.file, hold.function), HoldCount(0, 0.0, hold))
         held.count += 1
         held.seconds += hold.seconds
-        held.longest = max(held.longest, hold, key=lambda one: one.seconds)
-        self._tell(hold)
+        held.longest = max(held.longest, hold, key=lambda longest: longest.seconds)
+        self._report_once(hold)
 
-    def _tell(self, hold: Hold) -> None:
-        if (hold.file, hold.function) not in self._told:
-            self._told.add((hold.file, hold.function))
+    def _report_once(self, hold: Hold) -> None:
+        if (hold.file, hold.function) not in self._reported:
+            self._reported.add((hold.file, hold.function))
             self._report(hold)
 
 
-def is_authors(file: str) -> bool:
-    """Whether a file is neither Python's, nor an installed package's, nor ours; bundled environments are authors'."""
+def is_author_code(file: str) -> bool:
+    """Whether a file is author code: not the standard library, an installed package or ours, except bundled ones."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
-    return file.startswith(_BUNDLED) or not file.startswith(_NOT_THE_AUTHORS)
+    return file.startswith(_BUNDLED) or not file.startswith(_LIBRARY_PREFIXES)
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """One callback: how long it was seen, and in which functions of an author's."""
+    """One callback: how long it was sampled, and in which author functions."""
 
     seconds: float = 0.0
-    # By file and function: the line seen last, and the seconds in each callee.
+    # By file and function: the last sampled line, and the seconds in each callee.
     functions: dict[tuple[str, str], tuple[int, Counter[str | None]]] = field(default_factory=dict)
 
     @property
     def hold(self) -> Hold | None:
-        """The function seen longest. Only a callee that took most of its time is named."""
+        """The function sampled longest, with its callee if that took most of the time."""
         if not self.functions:
             return None
         (file, function), (line, callees) = max(self.functions.items(), key=lambda entry: entry[1][1].total())
@@ -241,29 +247,29 @@ class _Suspect:
         total = callees.total()
         return Hold(function, file, line, callee if seconds > total / 2 else None, total)
 
-    def see(self, frame: FrameType, callee: str | None, seconds: float) -> None:
+    def add_sample(self, frame: FrameType, callee: str | None, seconds: float) -> None:
         code = frame.f_code
         key = (code.co_filename, code.co_qualname)
         callees = self.functions[key][1] if key in self.functions else Counter[str | None]()
-        # Counter's type knows whole numbers only.
+        # Counter is typed for integers only.
         callees[callee] += seconds  # type: ignore[assignment]
         self.functions[key] = (frame.f_lineno or code.co_firstlineno, callees)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and those it was called from. In a greenlet, as rewards run in, it ends at the greenlet's own."""
+    """A frame and its callers. In a greenlet, where rewards run, the stack ends at the greenlet's first frame."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _of_one_round(frame: FrameType) -> bool:
-    """Whether it is one of asyncio's frames that last no longer than a callback; uvloop has none."""
+def _is_callback_frame(frame: FrameType) -> bool:
+    """Whether this asyncio frame lasts no longer than a callback; uvloop has no such frames."""
     return frame.f_code.co_name in {"_run_once", "_run"}
 
 
 def _callee(frame: FrameType) -> str | None:
-    """What the frame calls at this moment, as its source says it: C functions have no frame of their own."""
+    """The call the frame is executing, from its source code: C functions have no frames."""
     positions = list(frame.f_code.co_positions())[frame.f_lasti // 2 : frame.f_lasti // 2 + 1]
     if not positions or None in positions[0]:
         return None
@@ -276,16 +282,16 @@ def _callee(frame: FrameType) -> str | None:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
     try:
-        said = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+        expression = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    said = said.value if isinstance(said, ast.Await) else said
-    return ast.unparse(said.func)[:80] if isinstance(said, ast.Call) else None
+    expression = expression.value if isinstance(expression, ast.Await) else expression
+    return ast.unparse(expression.func)[:80] if isinstance(expression, ast.Call) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """Seconds that a thread has computed, and waited for a processor."""
+    """Seconds that a thread has run, and waited for a CPU."""
 
     computing: float = 0.0
     queued: float = 0.0
@@ -293,30 +299,30 @@ class _Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The time between two looks, as the loop's thread spent it.
+class _Interval:
+    """The time between two samples, as the loop's thread spent it.
 
-    `kept_away`: we should have looked in between, and it was no lack of a processor that kept us.
+    `sampler_blocked`: the watchdog should have sampled in between and could not, although it had a CPU.
     """
 
     seconds: float
     before: _Usage
     after: _Usage
-    kept_away: bool
+    sampler_blocked: bool
 
     @property
     def held(self) -> float:
-        """How much of it the loop's thread was at work or asleep in a call, and not waiting for a processor."""
+        """Seconds that the loop's thread was running or sleeping in a call, not waiting for a CPU."""
         held = self.seconds - (self.after.queued - self.before.queued)
-        if self.kept_away and self.after.known:
-            # If the loop's thread kept us away, in C code that lets no other in, then it was computing.
+        if self.sampler_blocked and self.after.known:
+            # If the loop's thread blocked us with C code that holds the GIL, it was running.
             held = min(held, self._computing)
         return max(held, 0.0)
 
     @property
-    def computed_openly(self) -> bool:
-        """Whether it computed most of the time, and let us look all the same."""
-        return not self.kept_away and self._computing > self.seconds / 2
+    def computed_with_gil_available(self) -> bool:
+        """Whether it ran most of the time and still let the watchdog sample."""
+        return not self.sampler_blocked and self._computing > self.seconds / 2
 
     @property
     def _computing(self) -> float:
@@ -324,7 +330,7 @@ class _Stretch:
 
 
 class _ThreadUsage:
-    """What the kernel counts for a thread of ours; nothing where it does not tell."""
+    """The kernel's CPU statistics of a thread; zeros where they are not available."""
 
     def __init__(self, native_id: int) -> None:
         self._fd: int | None = None

@@ -1,1 +1,1 @@
-"""Sandboxes: one rollout's machine each, behind one protocol, whatever runs them."""
+"""Sandboxes: one isolated machine per rollout, behind one protocol for all backends."""

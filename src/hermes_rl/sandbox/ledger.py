@@ -1,8 +1,8 @@
-"""The ledger: what sandboxes this process owns, on disk, so that another can remove what it leaves behind.
+"""The ledger: a record on disk of the sandboxes this process owns, so that another process can remove leftovers.
 
-One file an owner, in `~/.hermes/rl/sandboxes`, locked for as long as the owner lives: the kernel gives the lock back
-even after `kill -9`, so a lock that can be had means a dead owner, whatever its process number is now used for.
-An entry is written before its sandbox is made. Entries hold no secret.
+One file per owner in `~/.hermes/rl/sandboxes`, locked while the owner lives. The kernel releases the lock even after
+`kill -9`, so a free lock means a dead owner, even if its pid has been reused. An entry is written before its sandbox is
+created. Entries hold no secrets.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.errors import SandboxError
-from hermes_rl.home import rl_home
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.core.paths import rl_home
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A sandbox in the ledger: whose backend, and what would be left of it. `settings` reach the backend again."""
+class LedgerEntry:
+    """A sandbox in the ledger: its backend, the settings to reach that backend again, and what would be left over."""
 
     name: str
     backend: str
@@ -32,26 +32,26 @@ class Entry:
     resources: Mapping[str, Any]
 
 
-class Ledger:
-    """This owner's own ledger; the file appears with the first entry and goes with the last."""
+class SandboxLedger:
+    """The ledger of this process. The file exists only while there are entries."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or rl_home() / "sandboxes"
         self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._fd: int | None = None
-        self._live: dict[str, Entry] = {}
+        self._live: dict[str, LedgerEntry] = {}
 
     @property
     def path(self) -> Path:
         return self._directory / f"{self.owner}.jsonl"
 
-    def begin(self, name: str, backend: str, settings: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
-        """Write an entry down; also to add resources to one. On disk before it returns."""
-        self._live[name] = Entry(name, backend, settings, resources)
+    def record(self, name: str, backend: str, settings: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
+        """Add or update an entry. It is on disk when this returns."""
+        self._live[name] = LedgerEntry(name, backend, settings, resources)
         self._append({"name": name, "backend": backend, "settings": settings, "resources": resources})
 
-    def end(self, name: str) -> None:
-        """All of it is gone. On a full disk the entry stays in the file, and a reaper will find nothing there."""
+    def remove(self, name: str) -> None:
+        """Mark a sandbox as gone. On a full disk the entry stays in the file, and a reaper finds nothing to remove."""
         if self._live.pop(name, None) is None or self._fd is None:
             return
         if self._live:
@@ -67,16 +67,16 @@ class Ledger:
         line = f"{json.dumps(record)}\n".encode()
         try:
             if self._fd is None:
-                self._fd = _locked(self.path)
+                self._fd = _open_locked(self.path)
                 _locks.add(self._fd)
             os.write(self._fd, line)
         except OSError as error:
             raise SandboxError(
-                "ledger", f"cannot write {self.path}: {error}; set HERMES_HOME to a directory that can be written"
+                "ledger", f"cannot write {self.path}: {error}; set HERMES_HOME to a writable directory"
             ) from error
 
 
-# A worker that our process forks is not the owner, and must not keep the lock when we die.
+# A forked worker is not the owner and must not keep the lock after we die.
 _locks: set[int] = set()
 
 
@@ -90,26 +90,26 @@ os.register_at_fork(after_in_child=_close_locks)
 
 
 class AbandonedLedger:
-    """The ledger of a dead owner, locked against other reapers until it is settled."""
+    """The ledger of a dead owner, locked against other reapers until `finish`."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
-        self.entries = _entries(path)
+        self.entries = _read_entries(path)
 
-    def settle(self, left: Sequence[Entry]) -> None:
-        """Remove it, or keep it with the entries that could not be removed, for the next reaper."""
+    def finish(self, left: Sequence[LedgerEntry]) -> None:
+        """Delete the ledger, or keep the entries that could not be removed for the next reaper."""
         if left:
-            kept = self.path.with_suffix(".kept")
-            kept.write_bytes(b"".join(f"{json.dumps(asdict(entry))}\n".encode() for entry in left))
-            kept.replace(self.path)
+            rewritten = self.path.with_suffix(".kept")
+            rewritten.write_bytes(b"".join(f"{json.dumps(asdict(entry))}\n".encode() for entry in left))
+            rewritten.replace(self.path)
         else:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
 
 
-def abandoned(directory: Path | None = None) -> Iterator[AbandonedLedger]:
-    """The ledgers whose owners are dead."""
+def abandoned_ledgers(directory: Path | None = None) -> Iterator[AbandonedLedger]:
+    """The ledgers of dead owners."""
     for path in sorted((directory or rl_home() / "sandboxes").glob("*.jsonl")):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -121,26 +121,26 @@ def abandoned(directory: Path | None = None) -> Iterator[AbandonedLedger]:
             os.close(fd)
 
 
-def living_backends(directory: Path | None = None) -> set[str]:
-    """The backends that living owners have sandboxes on."""
-    found = set()
+def backends_in_use(directory: Path | None = None) -> set[str]:
+    """The backends on which living owners have sandboxes."""
+    backends = set()
     for path in (directory or rl_home() / "sandboxes").glob("*.jsonl"):
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if not _try_lock(fd):
-                    found |= {entry.backend for entry in _entries(path)}
+                    backends |= {entry.backend for entry in _read_entries(path)}
             finally:
                 os.close(fd)
-    return found
+    return backends
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        # A reaper may have found it between these two lines, empty and with no lock, and removed it.
+        # A reaper may have found the file unlocked between these two lines and removed it.
         if os.fstat(fd).st_nlink:
             return fd
         os.close(fd)
@@ -154,10 +154,10 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _entries(path: Path) -> list[Entry]:
-    """What never ended. A last line that was torn by the owner's death is left out: its sandbox was never made."""
-    live: dict[str, Entry] = {}
-    unread = 0
+def _read_entries(path: Path) -> list[LedgerEntry]:
+    """Entries not marked as ended. A last line cut off by the owner's death is skipped: there was no sandbox yet."""
+    live: dict[str, LedgerEntry] = {}
+    unreadable = 0
     for line in path.read_bytes().splitlines():
         try:
             record = json.loads(line)
@@ -165,9 +165,9 @@ def _entries(path: Path) -> list[Entry]:
             if record.get("ended"):
                 live.pop(name, None)
             else:
-                live[name] = Entry(name, record["backend"], record["settings"], record["resources"])
+                live[name] = LedgerEntry(name, record["backend"], record["settings"], record["resources"])
         except (ValueError, KeyError):
-            unread += 1
-    if unread:
-        _log.warning("%s: %d lines that cannot be read were passed over", path, unread)
+            unreadable += 1
+    if unreadable:
+        _log.warning("%s: skipped %d unreadable lines", path, unreadable)
     return list(live.values())

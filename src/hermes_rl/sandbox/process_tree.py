@@ -1,4 +1,4 @@
-"""Finding and killing processes from the host's /proc. A process that vanishes meanwhile is no error."""
+"""Find and kill processes through the host's /proc. A process that vanishes meanwhile is not an error."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ _KILL_ROUNDS = 50
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process. The kernel keeps them by thread, so every thread is asked."""
+    """The direct children of a process. The kernel lists them per thread."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -22,26 +22,25 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on, without the process itself."""
+    """All descendants of a process, without the process itself."""
     found = children(pid)
     for child in found:
         found.extend(children(child))
     return found
 
 
-async def kill_named(argument: str) -> None:
-    """Kill every process that has exactly this argument, with all that descends from it, until none is left."""
+async def kill_by_argument(argument: str) -> None:
+    """Kill every process that has exactly this argument, and its descendants, until none is left."""
     wanted = argument.encode()
     for round_ in range(_KILL_ROUNDS):
-        roots = [pid for pid in everyone() if wanted in _read(f"/proc/{pid}/cmdline").split(b"\0")]
+        roots = [pid for pid in all_pids() if wanted in _read(f"/proc/{pid}/cmdline").split(b"\0")]
         if not roots:
             return
         send_signal([*(pid for root in roots for pid in descendants(root)), *roots])
         await asyncio.sleep(0.001 * (round_ + 1))
 
 
-def everyone() -> list[int]:
-    """Every process this one can see."""
+def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

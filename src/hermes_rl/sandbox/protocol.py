@@ -1,7 +1,7 @@
-"""The Sandbox protocol: one rollout's machine, whatever runs it.
+"""The Sandbox protocol: one rollout's machine, on any backend.
 
-A backend implements `run`, `end_processes`, `alive` and `close`; files travel through commands, so a path is always
-resolved inside the sandbox, where a symbolic link made by the policy leads nowhere else.
+A backend implements `run`, `end_processes`, `alive` and `close`. Files are transferred by commands, so paths are always
+resolved inside the sandbox and a symbolic link created by the policy cannot lead out of it.
 """
 
 import posixpath
@@ -12,27 +12,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, runtime_checkable
 
-from hermes_rl.errors import SandboxError
+from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 
 TIMEOUT_EXIT_CODE = 124
 WORKSPACE = "/workspace"
 DEFAULT_MAX_OUTPUT = 10 * 1024 * 1024
-ANY_SIZE = 2**62
+UNLIMITED = 2**62
 FILE_TIMEOUT = 120.0
+PROBE_TIMEOUT = 20.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# For commands of our own: a spec's PATH may lead to where the policy can put a program.
-OUR_ENV = {"PATH": PATH}
+# For our own commands: a spec's PATH may include directories that the policy can write to.
+INTERNAL_ENV = {"PATH": PATH}
 
-_PIECE = 256 * 1024
+_CHUNK = 256 * 1024
 _IS_DIRECTORY, _IS_MISSING, _IS_SPECIAL, _IS_LARGE = 82, 81, 83, 84
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A shell command as a backend gets it: everything that `Sandbox.exec` was told.
+    """A shell command as passed to a backend: all arguments of `Sandbox.exec`.
 
-    With a `sink` the standard output goes there as it comes and is not collected.
+    With a `sink`, standard output is streamed to it instead of being collected.
     """
 
     text: str
@@ -48,7 +49,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """What a command left. A command that ran out of time has exit code 124 and the output so far."""
+    """The result of a command. A command that timed out has exit code 124 and its output so far."""
 
     exit_code: int
     stdout: bytes
@@ -58,10 +59,10 @@ class ExecResult:
 
 
 class Sandbox(ABC):
-    """One rollout's machine. Use as `async with`; leaving closes it, and closing twice is harmless."""
+    """One rollout's machine. Use with `async with`, which closes it. Closing twice is harmless."""
 
     workspace: str = WORKSPACE
-    scratch: str = "/tmp"  # noqa: S108 - inside the sandbox; where tools keep state that is not the policy's work
+    scratch: str = "/tmp"  # noqa: S108 - inside the sandbox; for state of tools that is not the policy's work
 
     async def exec(
         self,
@@ -75,45 +76,45 @@ class Sandbox(ABC):
         max_output: int = DEFAULT_MAX_OUTPUT,
         user: str | None = None,
     ) -> ExecResult:
-        """Run a shell command. On timeout its whole process tree is killed, children in other sessions included.
+        """Run a shell command. On timeout its whole process tree is killed, including children in other sessions.
 
-        A process left in the background by a command that ended stays until the sandbox closes. `max_output`
-        bounds each stream; what comes after is read and dropped. `user` is the spec's own unless named: `agent`, or
-        `root` where the backend has it. Raises SandboxError when the sandbox is gone.
+        A background process outlives its command and runs until the sandbox closes. Each stream is truncated at
+        `max_output` bytes. `user` is `agent`, or `root` where the backend supports it; default is the spec's user.
+        Raises SandboxError if the sandbox is gone.
         """
         return await self.run(Command(command, timeout, cwd, env or {}, stdin, merge_stderr, max_output, user))
 
     @abstractmethod
     async def run(self, command: Command) -> ExecResult:
-        """What `exec` promises, for the backend to keep."""
+        """Implements `exec`."""
 
     @abstractmethod
     async def end_processes(self) -> None:
-        """Kill everything that runs inside; the files stay. Called before a rollout is scored."""
+        """Kill all processes inside; files stay. Called before a rollout is scored."""
 
     @abstractmethod
     async def alive(self) -> bool:
-        """Whether commands can still be run."""
+        """Whether commands can still run."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Kill everything and remove the workspace. Never raises for a sandbox that is already gone."""
+        """Kill all processes and remove the workspace. Never raises for a sandbox that is already gone."""
 
     async def read(self, path: str, *, max_bytes: int = DEFAULT_MAX_OUTPUT) -> bytes:
-        """The bytes of a file. FileNotFoundError, IsADirectoryError or PermissionError as for a local one."""
+        """Read a file. Raises FileNotFoundError, IsADirectoryError or PermissionError like a local read."""
         script = _read_script(path, max_bytes)
-        result = await self.run(Command(script, FILE_TIMEOUT, env=OUR_ENV, max_output=max_bytes))
+        result = await self.run(Command(script, FILE_TIMEOUT, env=INTERNAL_ENV, max_output=max_bytes))
         _check_read(path, result, max_bytes)
         return result.stdout
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> None:
-        """Create or replace a file, with its parent directories. OSError when the place is not writable."""
+        """Create or replace a file and create its parent directories. OSError if the path is not writable."""
         quoted = shlex.quote(path)
         parent = shlex.quote(posixpath.dirname(path) or ".")
         result = await self.exec(
             f"if [ -e {quoted} ] && [ ! -f {quoted} ]; then exit {_IS_SPECIAL}; fi; "
             f"mkdir -p -- {parent} && exec cat > {quoted}",
-            env=OUR_ENV,
+            env=INTERNAL_ENV,
             stdin=data,
             timeout=FILE_TIMEOUT,
         )
@@ -122,22 +123,22 @@ class Sandbox(ABC):
         if result.exit_code == _IS_SPECIAL:
             raise OSError(f"{path} is not a regular file")
         if result.exit_code != 0:
-            raise OSError(_reason(path, result))
+            raise OSError(_failure_message(path, result))
 
     async def upload(self, local: Path, remote: str) -> int:
-        """Copy a local file into the sandbox, piece by piece; its size."""
+        """Stream a local file into the sandbox. Returns its size."""
         with local.open("rb") as file:
-            await self.write(remote, _pieces(file))
+            await self.write(remote, _chunks(file))
             return file.tell()
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = ANY_SIZE) -> int:
-        """Copy a file of the sandbox to a local one, piece by piece; its size. What is half done is removed."""
+    async def download(self, remote: str, local: Path, *, max_bytes: int = UNLIMITED) -> int:
+        """Stream a file of the sandbox to a local file. Returns its size. A partial file is removed on failure."""
         local.parent.mkdir(parents=True, exist_ok=True)
         try:
             with local.open("wb") as file:
                 script = _read_script(remote, max_bytes)
-                reading = Command(script, FILE_TIMEOUT, env=OUR_ENV, max_output=max_bytes, sink=file.write)
-                _check_read(remote, await self.run(reading), max_bytes)
+                command = Command(script, FILE_TIMEOUT, env=INTERNAL_ENV, max_output=max_bytes, sink=file.write)
+                _check_read(remote, await self.run(command), max_bytes)
                 return file.tell()
         except BaseException:
             local.unlink(missing_ok=True)  # noqa: ASYNC240 - one local file
@@ -152,38 +153,47 @@ class Sandbox(ABC):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A way to make sandboxes."""
+    """Starts sandboxes of one kind."""
 
     name: str
     capabilities: Capabilities
 
     async def probe(self) -> None:
-        """Really start one and run a command; SandboxError with the next step when it cannot work here."""
+        """Start a sandbox and run a command. SandboxError with the next step if the backend does not work here."""
         ...
 
-    async def prepare(self, spec: SandboxSpec, say: Callable[[str], object]) -> None:
-        """Pull or unpack a spec's image and bake its files and setup, telling `say`; harmless when all is there."""
+    async def prepare(self, spec: SandboxSpec, report: Callable[[str], object]) -> None:
+        """Pull or unpack the image and bake files and setup, with progress lines to `report`. Idempotent."""
         ...
 
     async def start(self, spec: SandboxSpec | None = None) -> Sandbox:
-        """A new sandbox; ConfigError when the spec asks for what cannot be held, SandboxError when none can be had."""
+        """Start a sandbox. ConfigError if the spec asks for something unsupported, SandboxError if the start fails."""
         ...
 
     async def reap(self, resources: Mapping[str, Any]) -> None:
-        """Remove what a dead owner left, as its ledger tells: all of it, and harmless when it is gone already."""
+        """Remove the resources that a dead owner's ledger lists. Harmless if they are already gone."""
         ...
 
     async def close(self) -> None:
-        """Close every sandbox that is still open. The backend can start new ones afterwards."""
+        """Close all open sandboxes. The backend can start new ones afterwards."""
         ...
+
+
+async def probe_by_command(backend: Backend, command: str, expected: bytes) -> None:
+    """Start a sandbox and run a command in it; SandboxError unless it prints what is expected."""
+    async with await backend.start() as sandbox:
+        result = await sandbox.exec(command, timeout=PROBE_TIMEOUT)
+    if result.exit_code != 0 or result.stdout != expected:
+        stderr = result.stderr.decode(errors="replace").strip()
+        raise SandboxError("start", f"a {backend.name} sandbox started but cannot run commands: {stderr}")
 
 
 def _read_script(path: str, max_bytes: int) -> str:
     quoted = shlex.quote(path)
-    # Anything but a regular file is refused: reading a named pipe that the policy left would hang. A file of a terabyte
-    # takes no room when it is one hole, and those in /proc do not tell their size.
+    # Anything but a regular file is refused: reading a named pipe that the policy left would hang. Both checks of the
+    # size are needed: a sparse file of a terabyte takes no space, and files in /proc report size 0.
     large = f'[ "$(stat -Lc %s -- {quoted})" -gt {max_bytes} ]'
-    read = "cat" if max_bytes == ANY_SIZE else f"head -c {max_bytes + 1}"
+    read = "cat" if max_bytes == UNLIMITED else f"head -c {max_bytes + 1}"
     return (
         f"if [ -d {quoted} ]; then exit {_IS_DIRECTORY}; elif [ ! -e {quoted} ]; then exit {_IS_MISSING}; "
         f"elif [ ! -f {quoted} ]; then exit {_IS_SPECIAL}; elif {large}; then exit {_IS_LARGE}; fi; "
@@ -203,13 +213,13 @@ def _check_read(path: str, result: ExecResult, max_bytes: int) -> None:
     if result.exit_code == _IS_LARGE or result.truncated:
         raise OSError(f"{path} is larger than {max_bytes} bytes")
     if result.exit_code != 0:
-        raise PermissionError(_reason(path, result))
+        raise PermissionError(_failure_message(path, result))
 
 
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := file.read(_PIECE):
-        yield piece
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
 
 
-def _reason(path: str, result: ExecResult) -> str:
+def _failure_message(path: str, result: ExecResult) -> str:
     return f"{path}: {result.stderr.decode(errors='replace').strip() or f'exit code {result.exit_code}'}"

@@ -1,7 +1,7 @@
-"""The reaper: removes what dead owners left behind, on every backend, as their ledgers tell, and nothing else.
+"""The reaper: removes sandboxes that dead owners left behind. It touches only what their ledgers list.
 
-A ledger whose lock cannot be had belongs to a living process and is not touched. What could not be removed (a daemon
-that is down, a host that does not answer) stays in the ledger for the next time, with the reason shown.
+A locked ledger belongs to a living process and is skipped. Entries that cannot be removed (daemon down, host
+unreachable) stay in the ledger for the next round, and the reason is reported.
 """
 
 import asyncio
@@ -11,42 +11,42 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes_rl.errors import HermesRLError
-from hermes_rl.sandbox.backends import make_backend
-from hermes_rl.sandbox.ledger import AbandonedLedger, Entry, abandoned
+from hermes_rl.core.errors import HermesRLError
+from hermes_rl.sandbox.backends.registry import make_backend
+from hermes_rl.sandbox.ledger import AbandonedLedger, LedgerEntry, abandoned_ledgers
 from hermes_rl.sandbox.protocol import Backend
 
 _log = logging.getLogger(__name__)
 
-AT_ONCE = 8
+MAX_CONCURRENT = 8
 PERIOD = 300.0
-_TIME_FOR_ONE = 60.0
+_ENTRY_TIMEOUT = 60.0
 
 
 @dataclass(slots=True)
-class Reaped:
-    """What a round of reaping did. `left` has what could not be removed, and why."""
+class ReapResult:
+    """The result of one round. `left` lists the entries that could not be removed, with the reason."""
 
     owners: int = 0
-    removed: list[Entry] = field(default_factory=list)
-    left: list[tuple[Entry, str]] = field(default_factory=list)
+    removed: list[LedgerEntry] = field(default_factory=list)
+    left: list[tuple[LedgerEntry, str]] = field(default_factory=list)
 
 
 async def reap(
     directory: Path | None = None,
     *,
     dry_run: bool = False,
-    on_entry: Callable[[Entry], object] = lambda _: None,
-) -> Reaped:
-    """Go through the ledgers of dead owners. With `dry_run` everything is only listed, as removed."""
-    reaped = Reaped()
+    on_entry: Callable[[LedgerEntry], object] = lambda _: None,
+) -> ReapResult:
+    """Remove what the ledgers of dead owners list. With `dry_run` entries are only listed, as removed."""
+    reaped = ReapResult()
     backends: dict[str, Backend] = {}
     try:
-        for ledger in abandoned(directory):
+        for ledger in abandoned_ledgers(directory):
             reaped.owners += 1
             if dry_run:
                 reaped.removed += ledger.entries
-                ledger.settle(ledger.entries)
+                ledger.finish(ledger.entries)
             else:
                 await _reap_ledger(ledger, backends, reaped, on_entry)
     finally:
@@ -56,9 +56,9 @@ async def reap(
 
 
 @asynccontextmanager
-async def reaping(directory: Path | None = None, *, every: float = PERIOD) -> AsyncIterator[None]:
-    """Reap in the background, at once and then now and again, as long as the block lasts."""
-    task = asyncio.ensure_future(_reap_again_and_again(directory, every))
+async def reap_periodically(directory: Path | None = None, *, every: float = PERIOD) -> AsyncIterator[None]:
+    """Reap in the background while the block runs: immediately, then every `every` seconds."""
+    task = asyncio.ensure_future(_reap_loop(directory, every))
     try:
         yield
     finally:
@@ -66,28 +66,28 @@ async def reaping(directory: Path | None = None, *, every: float = PERIOD) -> As
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _reap_again_and_again(directory: Path | None, every: float) -> None:
+async def _reap_loop(directory: Path | None, every: float) -> None:
     while True:
         try:
             reaped = await reap(directory)
         except (HermesRLError, OSError) as error:
-            _log.warning("sandboxes of dead processes could not be removed: %s", error)
+            _log.warning("cannot remove sandboxes of dead processes: %s", error)
         else:
             if reaped.removed:
                 _log.info("removed %d sandboxes of %d dead processes", len(reaped.removed), reaped.owners)
             for entry, reason in reaped.left:
-                _log.warning("%s, left by a dead process, could not be removed: %s", entry.name, reason)
+                _log.warning("cannot remove %s, left by a dead process: %s", entry.name, reason)
         await asyncio.sleep(every)
 
 
 async def _reap_ledger(
-    ledger: AbandonedLedger, backends: dict[str, Backend], reaped: Reaped, on_entry: Callable[[Entry], object]
+    ledger: AbandonedLedger, backends: dict[str, Backend], reaped: ReapResult, on_entry: Callable[[LedgerEntry], object]
 ) -> None:
-    turns = asyncio.Semaphore(AT_ONCE)
-    left: list[Entry] = []
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
+    left: list[LedgerEntry] = []
 
-    async def one(entry: Entry) -> None:
-        async with turns:
+    async def remove_entry(entry: LedgerEntry) -> None:
+        async with slots:
             reason = await _remove(entry, backends)
         if reason is None:
             reaped.removed.append(entry)
@@ -97,23 +97,23 @@ async def _reap_ledger(
         on_entry(entry)
 
     try:
-        await asyncio.gather(*(one(entry) for entry in ledger.entries))
+        await asyncio.gather(*(remove_entry(entry) for entry in ledger.entries))
     except BaseException:
-        ledger.settle(ledger.entries)
+        ledger.finish(ledger.entries)
         raise
-    ledger.settle(left)
+    ledger.finish(left)
 
 
-async def _remove(entry: Entry, backends: dict[str, Backend]) -> str | None:
-    """Remove what is left of one sandbox; the reason when that is not possible now."""
+async def _remove(entry: LedgerEntry, backends: dict[str, Backend]) -> str | None:
+    """Remove what is left of one sandbox. Returns the reason if that fails."""
     key = f"{entry.backend} {sorted(entry.settings.items())}"
     try:
         if key not in backends:
             backends[key] = make_backend(entry.backend, entry.settings)
-        async with asyncio.timeout(_TIME_FOR_ONE):
+        async with asyncio.timeout(_ENTRY_TIMEOUT):
             await backends[key].reap(entry.resources)
     except TimeoutError:
-        return f"no answer within {_TIME_FOR_ONE:.0f} s"
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises, the others' turn comes
+        return f"no answer within {_ENTRY_TIMEOUT:.0f} s"
+    except Exception as error:  # noqa: BLE001 - one failing backend must not stop the others
         return str(error) or type(error).__name__
     return None

@@ -1,4 +1,5 @@
-"""Where metrics go: a local JSONL file always, wandb and trackio when asked for.
+"""Metric sinks: a local JSONL file always, wandb and trackio on request.
 
-The file comes first and has every line. No other sink can stop a run, slow its event loop or ask on the terminal.
+Always true: the file is written first and has every line; no other sink can stop a run, block its event loop or prompt
+on the terminal.
 """

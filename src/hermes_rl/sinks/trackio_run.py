@@ -1,4 +1,4 @@
-"""trackio as a sink: a run in its local database, for `trackio show`. No dashboard is started and no browser opened."""
+"""The trackio sink: logs to its local database, for `trackio show`; starts no dashboard and opens no browser."""
 
 import sys
 import threading
@@ -6,28 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, ClassVar
 
-from hermes_rl.sinks.identity import Identity
-from hermes_rl.sinks.worker import Row
+from hermes_rl.sinks.worker import Row, SinkRun
 
 PROJECT = "hermes-rl"
-# Two that redirect at once would each put back what the other had set.
-_QUIET = threading.Lock()
+# Concurrent redirects would restore each other's stream.
+_REDIRECT_LOCK = threading.Lock()
 
 
 class TrackioSink:
     package: ClassVar[str] = "trackio"
 
-    def __init__(self, known: Identity, group: str, config: Mapping[str, Any]) -> None:
-        # trackio takes up a run by its name alone, and another may have the same.
-        self.name = f"{known.name}-{known.id}" if known.id else known.name
-        self.resume = "allow" if known.id else "never"
-        self.group, self.config = group, dict(config)
+    def __init__(self, run: SinkRun) -> None:
+        ids = run.ids
+        # trackio resumes a run by name alone, which may not be unique.
+        self.name = f"{ids.name}-{ids.id}" if ids.id else ids.name
+        self.resume = "allow" if ids.id else "never"
+        self.group, self.config = run.group, dict(run.config)
         self._run: Any = None
 
     def start(self) -> str:
         import trackio
 
-        with _nothing_on_stdout():
+        with _stdout_to_stderr():
             self._run = trackio.init(
                 project=PROJECT,
                 name=self.name,
@@ -38,10 +38,10 @@ class TrackioSink:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        return f"keeps the run {self.name}; see it with: trackio show --project {PROJECT}"
+        return f"logs to run {self.name}; view it with: trackio show --project {PROJECT}"
 
     def next_step(self) -> int:
-        # trackio has no public name for it. Without one the sink would take again the steps it has.
+        # trackio has no public attribute for it. Without it, logged steps would be logged again.
         return int(getattr(self._run, "_next_step", 0))
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -54,12 +54,12 @@ class TrackioSink:
         self._run.log({"train/rollouts": table}, step=step)
 
     def finish(self, *, failed: bool) -> None:
-        with _nothing_on_stdout():
+        with _stdout_to_stderr():
             self._run.finish()
 
 
 @contextmanager
-def _nothing_on_stdout() -> Iterator[None]:
-    """What trackio prints goes to standard error: standard output is for `--json`."""
-    with _QUIET, redirect_stdout(sys.stderr):
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send trackio's output to stderr: stdout is for `--json`."""
+    with _REDIRECT_LOCK, redirect_stdout(sys.stderr):
         yield

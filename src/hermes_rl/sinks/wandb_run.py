@@ -1,17 +1,16 @@
-"""Weights & Biases as a sink: a run of its own, which sends what it is given and collects nothing by itself.
+"""The Weights & Biases sink: a separate run that logs only what it is given.
 
-wandb looks at arguments, console, git, packages and the machine if it is let; a key can stand in any of them, so it is
-not. Without a key, or without a connection, the run is kept offline for `wandb sync`.
+wandb would collect arguments, console output, git state, packages and machine data; any of them can contain a key, so
+all of it is off. Without a key or a connection the run is stored offline, for `wandb sync`.
 """
 
 import netrc
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from hermes_rl.sinks.identity import Identity
-from hermes_rl.sinks.worker import CLOSE_SECONDS, Row, short
+from hermes_rl.sinks.worker import CLOSE_SECONDS, Row, SinkRun, error_line
 
 if TYPE_CHECKING:
     from wandb import Run, Settings
@@ -19,23 +18,16 @@ if TYPE_CHECKING:
 PROJECT = "hermes-rl"
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 OFFLINE = ("offline", "dryrun")
-# Shorter than what the worker waits for, so that there is time left to begin offline.
+# Shorter than the worker's start timeout, to leave time for an offline start.
 INIT_SECONDS = 15.0
 
 
 class WandbSink:
     package: ClassVar[str] = "wandb"
 
-    def __init__(
-        self,
-        known: Identity,
-        group: str,
-        config: Mapping[str, Any],
-        folder: Path,
-        environment: MutableMapping[str, str],
-    ) -> None:
-        self.known, self.group, self.config, self.folder = known, group, dict(config), folder
-        self.environment = environment
+    def __init__(self, run: SinkRun) -> None:
+        self.ids, self.group, self.config, self.folder = run.ids, run.group, dict(run.config), run.folder
+        self.environment = run.environment
         self._run: Run | None = None
 
     @property
@@ -47,20 +39,20 @@ class WandbSink:
     def start(self) -> str:
         offline = self.environment.get("WANDB_MODE", "").lower() in OFFLINE
         if offline or not wandb_is_set_up(self.environment):
-            # wandb reports on itself from offline runs too; here offline means no network.
+            # wandb sends error reports even from offline runs; here offline means no network.
             self.environment.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        # Without a key wandb.init would ask on the terminal. Where a run of the author's is open, there is one.
+        # Without a key wandb.init would prompt on the terminal. An open run of the author implies a key.
         offline = offline or (wandb.run is None and not wandb.login(prompt=False, verify=False))
         try:
             self._run = self._init("offline" if offline else None)
         except wandb.Error as error:
             self._run = self._init("offline")
-            return f"could not begin online ({short(error)}) and keeps the run offline; to upload it: {self._sync()}"
+            return f"could not start online ({error_line(error)}), so the run is offline; to upload it: {self._sync()}"
         if self.run.offline:
-            return f"keeps the run offline; to upload it: {self._sync()}"
-        return f"shows the run at {self.run.url}"
+            return f"stores the run offline; to upload it: {self._sync()}"
+        return f"logs to {self.run.url}"
 
     def next_step(self) -> int:
         return self.run.step
@@ -82,15 +74,15 @@ class WandbSink:
 
         given = self.environment
         return wandb.init(
-            name=self.known.name,
-            id=None if given.get("WANDB_RUN_ID") else self.known.id,
-            resume="allow" if self.known.id and not given.get("WANDB_RESUME") else None,
+            name=self.ids.name,
+            id=None if given.get("WANDB_RUN_ID") else self.ids.id,
+            resume="allow" if self.ids.id and not given.get("WANDB_RESUME") else None,
             project=None if given.get("WANDB_PROJECT") else PROJECT,
             group=None if given.get("WANDB_RUN_GROUP") else self.group,
             dir=None if given.get("WANDB_DIR") else self.folder,
             config=self.config,
             mode=mode,
-            # Another environment in this process, or the author, has runs of their own.
+            # Another environment in this process, or the author, may have an open run.
             reinit="create_new",
             settings=_settings(),
         )
@@ -100,17 +92,17 @@ class WandbSink:
 
 
 def wandb_is_set_up(environment: Mapping[str, str]) -> bool:
-    """Whether somebody uses wandb here: a mode is set, or a key is there. Found out without importing it."""
+    """Whether wandb is configured: a mode or a key is set. Does not import wandb."""
     if mode := environment.get("WANDB_MODE"):
         return mode.lower() != "disabled"
     if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    places = [environment["NETRC"]] if environment.get("NETRC") else ["~/.netrc", "~/_netrc"]
+    files = [environment["NETRC"]] if environment.get("NETRC") else ["~/.netrc", "~/_netrc"]
     hosts = {*HOSTS, urlsplit(environment.get("WANDB_BASE_URL", "")).netloc}
-    return any(not hosts.isdisjoint(_machines(Path(place).expanduser())) for place in places)
+    return any(not hosts.isdisjoint(_netrc_hosts(Path(file).expanduser())) for file in files)
 
 
-def _machines(path: Path) -> Sequence[str]:
+def _netrc_hosts(path: Path) -> Sequence[str]:
     try:
         return list(netrc.netrc(path).hosts)
     except (OSError, netrc.NetrcParseError, UnicodeError):

@@ -1,1 +1,1 @@
-"""What is finished is kept: records on disk today; the durable store of groups joins them here."""
+"""Storage of finished groups: JSONL records, the binary format, and the durable database."""

@@ -1,8 +1,8 @@
-"""The binary form of a group: its numbers as columns that can be read in place, all else as packed JSON.
+"""The binary format of a group: numbers as columns that can be read in place, everything else as compressed JSON.
 
-Always true: `decode(encode(group))` is the group, its logprobs rounded to float32 and its JSON as `jsontext` keeps it;
-equal groups have equal content ids; the columns of a view agree in length and hold no NaN; what is no group raises
-BadGroupError. Numbers are little-endian, and so must the machine be.
+Always true: `decode(encode(group))` is the group, with logprobs rounded to float32 and JSON as `fast_json` writes it;
+equal groups have equal content ids; the columns of a view have matching lengths and no NaN; invalid bytes raise
+BadGroupError. Numbers are little-endian; big-endian machines are not supported.
 """
 
 import math
@@ -15,26 +15,26 @@ from itertools import chain, compress, groupby, islice, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from hermes_rl.store.parts import (
-    LIMIT,
+from hermes_rl.core.trajectory import Group, Sequence
+from hermes_rl.store.container import (
+    MAX_JSON_BYTES,
     BadGroupError,
     Bytes,
-    Content,
+    PartContent,
     Parts,
     bits_part,
     column_part,
-    flags_of,
     json_part,
-    seal,
-    unseal,
+    pack_parts,
+    unpack_bits,
+    unpack_parts,
 )
-from hermes_rl.store.records import FORMAT, group_of, rollout_record
-from hermes_rl.trajectory import Group, Sequence
+from hermes_rl.store.records import FORMAT, group_from_record, rollout_to_record
 
-MARKED = re.compile(rb"\x01+")
-STRETCH = 256
+RUNS_OF_ONES = re.compile(rb"\x01+")
+VERSION_CHUNK = 256
 
-# What decoding relies on: text would pass for a list of its letters.
+# Types that decoding relies on: a string would pass as a list of characters.
 GROUP_FIELDS = {"tools": list, "provenance": dict, "group_overrides": dict}
 ITEM_FIELDS = {"tool_schemas": list}
 ROLLOUT_FIELDS = {"components": dict, "turn_scores": list, "usage": dict, "sampling": list}
@@ -42,12 +42,12 @@ CONVERSATION_FIELDS = {"messages": list, "tool_uses": list, "timings": list, "me
 
 
 class Columns(NamedTuple):
-    """The numbers of a group, over all its sequences one after the other; each a view into the group's own bytes.
+    """The numbers of a group, concatenated over its sequences; each is a view into the group's bytes.
 
-    `masks`, `scored` and the `_at` columns are bits, the first in the highest place of the first byte, as
-    numpy.unpackbits reads them. `logprobs` are those of the tokens marked in `logprobs_at`, and `versions` stand once
-    for each run of `version_runs` tokens marked in `versions_at`; both marks are the mask, but for groups from outside.
-    `sequences` counts them by rollout, `lengths` their tokens, and `scores` are of the rollouts marked in `scored`.
+    `masks`, `scored` and the `_at` columns are bits, most significant first, as numpy.unpackbits reads them. `logprobs`
+    has a value for each token set in `logprobs_at`. `versions` is run-length encoded by `version_runs` over the tokens
+    set in `versions_at`. Both `_at` columns equal the mask, except in groups from other software. `sequences` counts
+    sequences per rollout, `lengths` tokens per sequence; `scores` has a value for each rollout set in `scored`.
     """
 
     sequences: "memoryview[int]"
@@ -64,9 +64,9 @@ class Columns(NamedTuple):
 
 
 class GroupView:
-    """A group of which only the header was read; the rest is checked and unpacked as it is asked for.
+    """A group with only its header read; the rest is checked and decompressed on first access.
 
-    `id` is the content id as the writer says it; `decode` compares it with the content.
+    `id` is the content id in the header; `decode` compares it with the content.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -79,18 +79,18 @@ class GroupView:
 
     @cached_property
     def group(self) -> dict[str, Any]:
-        """What is said of the whole group, without its item. Small."""
-        return _checked(self.parts.json("group"), "group", GROUP_FIELDS)
+        """The group's fields without its item. Small."""
+        return _check_object(self.parts.json("group"), "group", GROUP_FIELDS)
 
     @cached_property
     def rollouts(self) -> list[dict[str, Any]]:
-        """What is said of each rollout, and how each of its sequences was sampled. Small."""
+        """The fields of each rollout, with the sampling of each of its sequences. Small."""
         return self._for_each_rollout("rollouts", ROLLOUT_FIELDS)
 
     @cached_property
     def item(self) -> dict[str, Any]:
-        """`item` and `tool_schemas`."""
-        return _checked(self.parts.json("item"), "item", ITEM_FIELDS)
+        """The fields `item` and `tool_schemas`."""
+        return _check_object(self.parts.json("item"), "item", ITEM_FIELDS)
 
     @cached_property
     def conversations(self) -> list[dict[str, Any]]:
@@ -100,13 +100,13 @@ class GroupView:
     def _for_each_rollout(self, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
         values, rollouts = self.parts.json(name), len(self.columns.sequences)
         if not isinstance(values, list) or len(values) != rollouts:
-            raise BadGroupError(f"the part {name!r} is no list of {rollouts}, one a rollout")
-        return [_checked(value, f"{name}[{index}]", fields) for index, value in enumerate(values)]
+            raise BadGroupError(f"the part {name!r} is not a list with one entry for each of {rollouts} rollouts")
+        return [_check_object(value, f"{name}[{index}]", fields) for index, value in enumerate(values)]
 
 
 def encode(group: Group) -> bytes:
-    """The group's binary form; BadGroupError for a number that has no place in it, such as a logprob that is NaN."""
-    records = [rollout_record(rollout) for rollout in group.rollouts]
+    """The group in the binary format; BadGroupError for a value it cannot hold, such as a NaN logprob."""
+    records = [rollout_to_record(rollout) for rollout in group.rollouts]
     conversations = [{name: record.pop(name) for name in CONVERSATION_FIELDS} for record in records]
     for record in records:
         record["sampling"] = [sequence["sampling"] for sequence in record.pop("sequences")]
@@ -122,9 +122,9 @@ def encode(group: Group) -> bytes:
         "provenance": asdict(group.provenance),
         "group_overrides": group.overrides,
     }
-    return seal(
+    return pack_parts(
         [
-            *_columns(group),
+            *_column_parts(group),
             json_part("group", about),
             json_part("rollouts", records),
             json_part("item", {"item": group.item, "tool_schemas": group.tool_schemas}),
@@ -133,40 +133,45 @@ def encode(group: Group) -> bytes:
     )
 
 
-def decode(data: Bytes, *, limit: int = LIMIT) -> Group:
-    """The group, all of it checked. `limit` is of bytes of JSON, once unpacked."""
+def decode(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> Group:
+    """The group, fully checked. `limit` is the maximum of decompressed JSON in bytes."""
     view = open_group(data, limit=limit)
     columns = view.columns
     if view.parts.computed_id() != view.id:
-        raise BadGroupError(f"the content is not that of its id {view.id!r}")
+        raise BadGroupError(f"the content does not match its id {view.id!r}")
     sequences = _sequence_records(columns)
-    scores = _spread(columns.scores.tolist(), flags_of(columns.scored, len(columns.sequences)))
+    scores = _scatter(columns.scores.tolist(), unpack_bits(columns.scored, len(columns.sequences)))
     rollouts = [
-        {**about, **conversation, "score": score, "sequences": _sampled(islice(sequences, count), about["sampling"])}
+        {
+            **about,
+            **conversation,
+            "score": score,
+            "sequences": _with_sampling(islice(sequences, count), about["sampling"]),
+        }
         for about, conversation, score, count in zip(
             view.rollouts, view.conversations, scores, columns.sequences, strict=True
         )
     ]
     try:
-        return group_of({**view.group, **view.item, "format": FORMAT, "rollouts": rollouts})
+        return group_from_record({**view.group, **view.item, "format": FORMAT, "rollouts": rollouts})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadGroupError(f"its JSON makes no group: {type(error).__name__}: {error}") from error
+        raise BadGroupError(f"its JSON is not a valid group: {type(error).__name__}: {error}") from error
 
 
-def open_group(data: Bytes, *, limit: int = LIMIT) -> GroupView:
-    """The group with only its header checked; for whoever needs the numbers and not the messages."""
-    return GroupView(unseal(data, limit=limit))
+def open_group(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> GroupView:
+    """The group with only its header checked; for readers that need the numbers but not the messages."""
+    return GroupView(unpack_parts(data, limit=limit))
 
 
-def _columns(group: Group) -> Iterator[Content]:
+def _column_parts(group: Group) -> Iterator[PartContent]:
     sequences = [sequence for rollout in group.rollouts for sequence in rollout.sequences]
     masks = [_mask(sequence) for sequence in sequences]
     yield column_part("sequences", "u32", [len(rollout.sequences) for rollout in group.rollouts])
     yield column_part("lengths", "u32", [len(sequence.tokens) for sequence in sequences])
-    yield _tokens(sequences)
+    yield _token_part(sequences)
     yield bits_part("masks", b"".join(masks))
-    yield from _marked("logprobs", [sequence.logprobs for sequence in sequences], masks)
-    yield from _marked("versions", [sequence.versions for sequence in sequences], masks)
+    yield from _optional_column("logprobs", [sequence.logprobs for sequence in sequences], masks)
+    yield from _optional_column("versions", [sequence.versions for sequence in sequences], masks)
     scores = [rollout.score for rollout in group.rollouts]
     yield column_part("scores", "f64", [score for score in scores if score is not None])
     yield bits_part("scored", bytes(score is not None for score in scores))
@@ -178,11 +183,11 @@ def _mask(sequence: Sequence) -> bytes:
     except (TypeError, ValueError):
         mask = b"?"
     if mask.strip(b"\0\1"):
-        raise BadGroupError("a mask holds something else than 0 and 1")
+        raise BadGroupError("a mask holds values other than 0 and 1")
     return mask
 
 
-def _tokens(sequences: list[Sequence]) -> Content:
+def _token_part(sequences: list[Sequence]) -> PartContent:
     ids: list[int] = []
     for sequence in sequences:
         ids += sequence.tokens
@@ -192,28 +197,28 @@ def _tokens(sequences: list[Sequence]) -> Content:
         return column_part("tokens", "i64", ids)
 
 
-def _marked(name: str, columns: list[tuple[Any, ...]], masks: list[bytes]) -> list[Content]:
-    """The values of a column that holds None where there is none, and their marks unless those are the mask."""
-    write = _logprobs if name == "logprobs" else _versions
-    values = _gathered(columns, masks)
+def _optional_column(name: str, columns: list[tuple[Any, ...]], masks: list[bytes]) -> list[PartContent]:
+    """The values of a column with gaps (None), and the bits of its positions unless they equal the mask."""
+    write = _logprob_parts if name == "logprobs" else _version_parts
+    values = _masked_values(columns, masks)
     if values and values.count(None) == len(values):
-        # As in all groups that come from Atropos' environments, which know no versions.
+        # All groups of Atropos environments are like this: they have no versions.
         return [*write([]), bits_part(f"{name}_at", bytes(sum(map(len, masks))))]
     if values is not None:
         with suppress(BadGroupError):
-            # Looking for None among the sampled ones would take longer than writing them, which refuses it.
+            # Searching for None takes longer than writing, which rejects it anyway.
             return write(values)
     column = list(chain.from_iterable(columns))
-    marks = bytes(value is not None for value in column)
-    return [*write(list(compress(column, marks))), bits_part(f"{name}_at", marks)]
+    present = bytes(value is not None for value in column)
+    return [*write(list(compress(column, present))), bits_part(f"{name}_at", present)]
 
 
-def _gathered(columns: list[tuple[Any, ...]], masks: list[bytes]) -> list[Any] | None:
-    """The values where the mask is 1, in order; None when there is a value anywhere else."""
+def _masked_values(columns: list[tuple[Any, ...]], masks: list[bytes]) -> list[Any] | None:
+    """The values where the mask is 1, in order; None when there is a value outside the mask."""
     values: list[Any] = []
     for column, mask in zip(columns, masks, strict=True):
         end = 0
-        for run in MARKED.finditer(mask):
+        for run in RUNS_OF_ONES.finditer(mask):
             begin, before = run.start(), end
             end = run.end()
             if column[before:begin].count(None) != begin - before:
@@ -224,20 +229,20 @@ def _gathered(columns: list[tuple[Any, ...]], masks: list[bytes]) -> list[Any] |
     return values
 
 
-def _logprobs(values: list[float]) -> list[Content]:
+def _logprob_parts(values: list[float]) -> list[PartContent]:
     part = column_part("logprobs", "f32", values)
     if not _all_finite(memoryview(part.data)):
         raise BadGroupError("a logprob is NaN or infinite")
     return [part]
 
 
-def _versions(values: list[int]) -> list[Content]:
+def _version_parts(values: list[int]) -> list[PartContent]:
     pieces: list[tuple[int, int]] = []
-    for begin in range(0, len(values), STRETCH):
-        stretch = values[begin : begin + STRETCH]
-        # Nearly always of one version, and to count is four times as fast as to group.
-        alike = stretch.count(stretch[0]) == len(stretch)
-        pieces += [(stretch[0], len(stretch))] if alike else [(one, len(list(run))) for one, run in groupby(stretch)]
+    for begin in range(0, len(values), VERSION_CHUNK):
+        chunk = values[begin : begin + VERSION_CHUNK]
+        # Nearly always one version, and counting is four times as fast as grouping.
+        uniform = chunk.count(chunk[0]) == len(chunk)
+        pieces += [(chunk[0], len(chunk))] if uniform else [(value, len(list(run))) for value, run in groupby(chunk)]
     runs = [(version, sum(length for _, length in run)) for version, run in groupby(pieces, itemgetter(0))]
     return [
         column_part("versions", "i64", [version for version, _ in runs]),
@@ -262,19 +267,19 @@ def _read_columns(parts: Parts) -> Columns:
     )
     tokens = len(columns.tokens)
     bits = [name for name in ("masks", "logprobs_at", "versions_at") if name in parts]
-    agreements = [
+    sizes = [
         ("lengths", len(columns.lengths), "sequences", sum(columns.sequences)),
         ("tokens", tokens, "lengths", sum(columns.lengths)),
         *((name, parts.size(name), "tokens", tokens) for name in bits),
-        ("logprobs", len(columns.logprobs), "marks", _ones(columns.logprobs_at)),
+        ("logprobs", len(columns.logprobs), "marks", _count_ones(columns.logprobs_at)),
         ("versions", len(columns.versions), "version_runs", len(columns.version_runs)),
-        ("version_runs", sum(columns.version_runs), "marks", _ones(columns.versions_at)),
+        ("version_runs", sum(columns.version_runs), "marks", _count_ones(columns.versions_at)),
         ("scored", parts.size("scored"), "sequences", len(columns.sequences)),
-        ("scores", len(columns.scores), "scored", _ones(columns.scored)),
+        ("scores", len(columns.scores), "scored", _count_ones(columns.scored)),
     ]
-    for name, count, other, due in agreements:
-        if count != due:
-            raise BadGroupError(f"the columns do not agree: {name} {count}, by {other} {due}")
+    for name, count, other, expected in sizes:
+        if count != expected:
+            raise BadGroupError(f"column sizes do not match: {name} has {count}, {other} gives {expected}")
     if not _all_finite(columns.logprobs.cast("B")):
         raise BadGroupError("a logprob is NaN or infinite")
     if not all(map(math.isfinite, columns.scores)):
@@ -283,23 +288,23 @@ def _read_columns(parts: Parts) -> Columns:
 
 
 def _all_finite(floats: "memoryview[int]") -> bool:
-    # In NaN and infinity the highest byte of a float32 is 0x7f or 0xff, as it is in numbers of 1e38 and more: to look
-    # for that byte takes a tenth of the time.
+    # The highest byte of a float32 is 0x7f or 0xff in NaN, infinity and values above 1e38. Searching for that byte
+    # first takes a tenth of the time.
     highest = floats.tobytes()[3::4]
     return not (b"\x7f" in highest or b"\xff" in highest) or all(map(math.isfinite, floats.cast("f")))
 
 
-def _ones(bits: "memoryview[int]") -> int:
+def _count_ones(bits: "memoryview[int]") -> int:
     return int.from_bytes(bits, "big").bit_count()
 
 
 def _sequence_records(columns: Columns) -> Iterator[dict[str, Any]]:
     count = len(columns.tokens)
-    masks = flags_of(columns.masks, count)
-    logprobs = _spread(columns.logprobs.tolist(), flags_of(columns.logprobs_at, count))
-    versions = _spread(
+    masks = unpack_bits(columns.masks, count)
+    logprobs = _scatter(columns.logprobs.tolist(), unpack_bits(columns.logprobs_at, count))
+    versions = _scatter(
         [*chain.from_iterable(map(repeat, columns.versions, columns.version_runs))],
-        flags_of(columns.versions_at, count),
+        unpack_bits(columns.versions_at, count),
     )
     end = 0
     for length in columns.lengths:
@@ -312,28 +317,28 @@ def _sequence_records(columns: Columns) -> Iterator[dict[str, Any]]:
         }
 
 
-def _spread(values: list[Any], marks: bytes) -> list[Any]:
-    """The values at the marked places, in order, and None at the others."""
-    spread: list[Any] = [None] * len(marks)
-    taken = 0
-    for run in MARKED.finditer(marks):
+def _scatter(values: list[Any], present: bytes) -> list[Any]:
+    """The values at the positions where `present` is 1, in order, and None elsewhere."""
+    scattered: list[Any] = [None] * len(present)
+    used = 0
+    for run in RUNS_OF_ONES.finditer(present):
         begin, end = run.span()
-        spread[begin:end] = values[taken : taken + end - begin]
-        taken += end - begin
-    return spread
+        scattered[begin:end] = values[used : used + end - begin]
+        used += end - begin
+    return scattered
 
 
-def _sampled(sequences: Iterable[dict[str, Any]], sampling: list[Any]) -> list[dict[str, Any]]:
+def _with_sampling(sequences: Iterable[dict[str, Any]], sampling: list[Any]) -> list[dict[str, Any]]:
     sequences = list(sequences)
     if len(sampling) != len(sequences):
-        raise BadGroupError(f"a rollout of {len(sequences)} sequences says {len(sampling)} times how it was sampled")
-    return [{**sequence, "sampling": how} for sequence, how in zip(sequences, sampling, strict=True)]
+        raise BadGroupError(f"a rollout has {len(sequences)} sequences but {len(sampling)} sampling entries")
+    return [{**sequence, "sampling": entry} for sequence, entry in zip(sequences, sampling, strict=True)]
 
 
-def _checked(value: Any, place: str, fields: Mapping[str, type]) -> dict[str, Any]:
+def _check_object(value: Any, path: str, fields: Mapping[str, type]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadGroupError(f"{place} is no object")
+        raise BadGroupError(f"{path} is not an object")
     for name, kind in fields.items():
         if not isinstance(value.get(name), kind):
-            raise BadGroupError(f"{place}.{name} must be a {kind.__name__}, not a {type(value.get(name)).__name__}")
+            raise BadGroupError(f"{path}.{name} must be a {kind.__name__}, not a {type(value.get(name)).__name__}")
     return value

@@ -1,7 +1,7 @@
-"""Recorded groups as rows to train on, in the forms that TRL reads: conversations for SFT, pairs for DPO.
+"""Exports recorded groups as TRL training data: conversations for SFT, pairs for DPO.
 
-Only scored rollouts become rows, and never those of an evaluation; a pair is never without a difference. What is left
-out is counted by reason. A file of rows is whole or not there.
+Always true: only scored rollouts become rows, and never those of an evaluation; the two sides of a pair differ; skipped
+rollouts are counted by reason; the output file is complete or absent.
 """
 
 import math
@@ -14,17 +14,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError
-from hermes_rl.messages import Message, ToolCall, content_text
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.messages import Message, ToolCall, content_text
+from hermes_rl.core.trajectory import Group, Rollout
 from hermes_rl.store.records import RecordWriter, read_groups
-from hermes_rl.trajectory import Group, Rollout
 
 CHUNK = 1 << 20
 
 
-class Left(StrEnum):
-    """What gave no row, and why."""
+class SkipReason(StrEnum):
+    """Why a rollout, group or pair gave no row."""
 
     NOT_SCORED = "rollouts_without_a_score"
     NO_ANSWER = "rollouts_without_an_answer"
@@ -36,8 +36,8 @@ class Left(StrEnum):
     PROMPTS_DIFFER = "pairs_of_different_prompts"
 
 
-class Form(Protocol):
-    """Makes the rows of one group, and counts what it leaves out."""
+class RowWriter(Protocol):
+    """Makes the rows of one group, and counts what it skips."""
 
     def rows(self, group: Group, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]: ...
 
@@ -52,17 +52,17 @@ class Sft:
     examples: bool = True
 
     def rows(self, group: Group, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:
-        fit = []
-        for rollout in _answered(group, left_out):
+        usable = []
+        for rollout in _usable_rollouts(group, left_out):
             if self.min_score is not None and _score(rollout) < self.min_score:
-                left_out[Left.BELOW_MIN_SCORE] += 1
+                left_out[SkipReason.BELOW_MIN_SCORE] += 1
             else:
-                fit.append(rollout)
-        if self.best and fit:
-            left_out[Left.NOT_THE_BEST] += len(fit) - 1
-            fit = [max(fit, key=_score)]
-        for rollout in fit:
-            prompt, completion = conversation(rollout, examples=self.examples)
+                usable.append(rollout)
+        if self.best and usable:
+            left_out[SkipReason.NOT_THE_BEST] += len(usable) - 1
+            usable = [max(usable, key=_score)]
+        for rollout in usable:
+            prompt, completion = split_conversation(rollout, examples=self.examples)
             parts = {"prompt": prompt, "completion": completion} if self.split_prompt else None
             yield {
                 **(parts or {"messages": prompt + completion}),
@@ -74,21 +74,21 @@ class Sft:
 
 @dataclass(frozen=True, slots=True)
 class Dpo:
-    """A row for the best and the worst rollout of a group, or for all pairs whose scores differ by `min_gap`."""
+    """A row for the best and worst rollout of a group, or for all pairs whose scores differ by `min_gap`."""
 
     min_gap: float = 0.0
     all_pairs: bool = False
     examples: bool = True
 
     def rows(self, group: Group, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:
-        fit = list(_answered(group, left_out))
-        if len(fit) < 2:
-            left_out[Left.TOO_FEW_SCORED] += 1
+        usable = list(_usable_rollouts(group, left_out))
+        if len(usable) < 2:
+            left_out[SkipReason.TOO_FEW_SCORED] += 1
             return
         if self.all_pairs:
-            pairs: Iterable[tuple[Rollout, Rollout]] = product(fit, fit)
+            pairs: Iterable[tuple[Rollout, Rollout]] = product(usable, usable)
         else:
-            pairs = [(max(fit, key=_score), min(fit, key=_score))]
+            pairs = [(max(usable, key=_score), min(usable, key=_score))]
         made = 0
         for better, worse in pairs:
             gap = _score(better) - _score(worse)
@@ -98,13 +98,13 @@ class Dpo:
                 made += 1
                 yield row
         if not made:
-            left_out[Left.NO_DIFFERENCE] += 1
+            left_out[SkipReason.NO_DIFFERENCE] += 1
 
     def _row(self, group: Group, better: Rollout, worse: Rollout, left_out: Counter[str]) -> Mapping[str, Any] | None:
-        prompt, chosen = conversation(better, examples=self.examples)
-        other_prompt, rejected = conversation(worse, examples=self.examples)
+        prompt, chosen = split_conversation(better, examples=self.examples)
+        other_prompt, rejected = split_conversation(worse, examples=self.examples)
         if prompt != other_prompt:
-            left_out[Left.PROMPTS_DIFFER] += 1
+            left_out[SkipReason.PROMPTS_DIFFER] += 1
             return None
         if _without_ids(chosen) == _without_ids(rejected):
             return None
@@ -120,8 +120,8 @@ class Dpo:
 
 
 @dataclass(slots=True)
-class Exported:
-    """What an export did."""
+class ExportedRows:
+    """Counts of an export."""
 
     rows: int = 0
     groups: int = 0
@@ -140,14 +140,14 @@ class Exported:
 def export_groups(
     files: Sequence[Path],
     out: Path,
-    form: Form,
+    form: RowWriter,
     *,
     overwrite: bool = False,
-    on_group: Callable[[Exported], object] = lambda _: None,
-) -> Exported:
-    """Write the rows of some files of groups, one group in memory at a time; without a row nothing is written."""
+    on_group: Callable[[ExportedRows], object] = lambda _: None,
+) -> ExportedRows:
+    """Write the rows of group files, with one group in memory at a time; no file when there are no rows."""
     _check(files, out, overwrite=overwrite)
-    done = Exported()
+    done = ExportedRows()
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         with RecordWriter(draft) as writer:
@@ -166,14 +166,14 @@ def export_groups(
     return done
 
 
-def conversation(rollout: Rollout, *, examples: bool = True) -> tuple[list[Message], list[Message]]:
-    """A rollout's prompt and what came after, as chat templates take them.
+def split_conversation(rollout: Rollout, *, examples: bool = True) -> tuple[list[Message], list[Message]]:
+    """A rollout's prompt and completion, in the format of chat templates.
 
-    Without `examples` the prompt is its system messages and its last message.
+    Without `examples` the prompt is only its system messages and its last message.
     """
     length = _prompt_length(rollout)
-    names = {call.id: call.name for message in rollout.messages for call in _calls(message)}
-    messages = [_plain(message, names) for message in rollout.messages]
+    names = {call.id: call.name for message in rollout.messages for call in _tool_calls(message)}
+    messages = [_template_message(message, names) for message in rollout.messages]
     prompt, completion = messages[:length], messages[length:]
     if not examples:
         prompt = [message for message in prompt[:-1] if message["role"] == "system"] + prompt[-1:]
@@ -181,7 +181,7 @@ def conversation(rollout: Rollout, *, examples: bool = True) -> tuple[list[Messa
 
 
 def count_lines(path: Path) -> int:
-    """The whole lines of a file, which are its groups: for a progress bar, far faster than reading them."""
+    """The number of groups in a file, for a progress bar; far faster than reading them."""
     with path.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(CHUNK), b""))
 
@@ -189,27 +189,27 @@ def count_lines(path: Path) -> int:
 def _check(files: Sequence[Path], out: Path, *, overwrite: bool) -> None:
     for path in files:
         if not path.is_file():
-            raise ConfigError(f"there is no file {path}; `hermes-rl process` writes one")
+            raise ConfigError(f"{path} does not exist; `hermes-rl process` writes group files")
         if out.exists() and path.samefile(out):
-            raise ConfigError(f"{out} is one of the files to read; name another with -o")
+            raise ConfigError(f"{out} is also an input file; choose another output with -o")
     if out.exists() and not overwrite:
-        raise ConfigError(f"{out} exists; pass --overwrite to replace it, or name another with -o")
+        raise ConfigError(f"{out} exists; pass --overwrite to replace it, or choose another output with -o")
 
 
-def _training_rows(group: Group, form: Form, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:
+def _training_rows(group: Group, form: RowWriter, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:
     if group.split == "eval":
-        left_out[Left.EVALUATION] += len(group.rollouts)
+        left_out[SkipReason.EVALUATION] += len(group.rollouts)
     else:
         yield from form.rows(group, left_out)
 
 
-def _answered(group: Group, left_out: Counter[str]) -> Iterator[Rollout]:
-    """The rollouts that can become rows: scored, with something said."""
+def _usable_rollouts(group: Group, left_out: Counter[str]) -> Iterator[Rollout]:
+    """The rollouts that can become rows: scored, with an assistant message."""
     for rollout in group.rollouts:
         if not rollout.scored:
-            left_out[Left.NOT_SCORED] += 1
+            left_out[SkipReason.NOT_SCORED] += 1
         elif not any(message.get("role") == "assistant" for message in rollout.messages[_prompt_length(rollout) :]):
-            left_out[Left.NO_ANSWER] += 1
+            left_out[SkipReason.NO_ANSWER] += 1
         else:
             yield rollout
 
@@ -219,22 +219,22 @@ def _score(rollout: Rollout) -> float:
 
 
 def _prompt_length(rollout: Rollout) -> int:
-    """How many messages the rollout began with; in a record that does not say, those before the first answer."""
-    told = rollout.metadata.get("prompt_length")
-    if isinstance(told, int):
-        return told
+    """The number of prompt messages; in a record without it, those before the first assistant message."""
+    recorded = rollout.metadata.get("prompt_length")
+    if isinstance(recorded, int):
+        return recorded
     roles = [message.get("role") for message in rollout.messages]
     return roles.index("assistant") if "assistant" in roles else len(roles)
 
 
-def _plain(message: Message, names: Mapping[str, str]) -> Message:
-    # Templates join contents as text, and write a missing one as "None".
+def _template_message(message: Message, names: Mapping[str, str]) -> Message:
+    # Templates concatenate contents as text, and write a missing one as "None".
     content = message.get("content")
-    pictures = isinstance(content, list) and any("text" not in part for part in content)
-    row: Message = {"role": message.get("role", "user"), "content": content if pictures else content_text(content)}
+    has_images = isinstance(content, list) and any("text" not in part for part in content)
+    row: Message = {"role": message.get("role", "user"), "content": content if has_images else content_text(content)}
     if reasoning := message.get("reasoning_content"):
         row["reasoning_content"] = reasoning
-    if calls := _calls(message):
+    if calls := _tool_calls(message):
         row["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
             for call in calls
@@ -246,20 +246,20 @@ def _plain(message: Message, names: Mapping[str, str]) -> Message:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """As an object, since templates write them as JSON themselves; the model's own text when it is none."""
+    """An object, since templates serialise it themselves; the model's text when it is not valid JSON."""
     try:
-        value = jsontext.loads(call.arguments)
+        value = fast_json.loads(call.arguments)
     except ValueError:
         return call.arguments
     return value if isinstance(value, dict) else call.arguments
 
 
-def _calls(message: Message) -> list[ToolCall]:
-    return [ToolCall.of(raw) for raw in message.get("tool_calls") or ()]
+def _tool_calls(message: Message) -> list[ToolCall]:
+    return [ToolCall.from_raw(raw) for raw in message.get("tool_calls") or ()]
 
 
 def _without_ids(messages: Sequence[Message]) -> list[Message]:
-    """Two conversations that differ in the names of their calls alone say the same."""
+    """The messages without tool call ids: conversations that differ only in those are equal."""
     return [
         {key: [call["function"] for call in value] if key == "tool_calls" else value for key, value in message.items()}
         | {"tool_call_id": None}

@@ -1,7 +1,7 @@
-"""The record format of docs/formats.md: one JSON line a group, rollouts whole, Atropos' columns derived from them.
+"""The JSONL record format of docs/formats.md: one line per group, with full rollouts and derived Atropos columns.
 
-A line is whole or, after a crash, the torn last one, which readers leave out and the next writer cuts off.
-`group_of(record_of(group))` is the same group.
+Always true: every line is complete, but a crash can tear the last one; readers skip it, and the next writer cuts it.
+`group_from_record(group_to_record(group))` is the same group.
 """
 
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError, Failure, Whose
-from hermes_rl.trajectory import (
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, Failure, FailureSource
+from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
@@ -28,10 +28,10 @@ from hermes_rl.trajectory import (
 )
 
 FORMAT = "hermes-rl/group/2"
-TAIL = 65_536
+TAIL_BYTES = 65_536
 
 
-def record_of(group: Group) -> dict[str, Any]:
+def group_to_record(group: Group) -> dict[str, Any]:
     """The group as its JSON record."""
     return {
         "format": FORMAT,
@@ -45,13 +45,13 @@ def record_of(group: Group) -> dict[str, Any]:
         "tool_schemas": list(group.tool_schemas),
         "withheld": group.withheld,
         "provenance": asdict(group.provenance),
-        "rollouts": [rollout_record(rollout) for rollout in group.rollouts],
+        "rollouts": [rollout_to_record(rollout) for rollout in group.rollouts],
         **atropos_columns(group),
     }
 
 
-def rollout_record(rollout: Rollout) -> dict[str, Any]:
-    """One rollout as JSON; every field of Rollout by its own name."""
+def rollout_to_record(rollout: Rollout) -> dict[str, Any]:
+    """One rollout as JSON, with every field of Rollout under its name."""
     return {
         "item_id": rollout.item_id,
         "index": rollout.index,
@@ -67,7 +67,7 @@ def rollout_record(rollout: Rollout) -> dict[str, Any]:
         "usage": asdict(rollout.usage),
         "timings": [timing._asdict() for timing in rollout.timings],
         "seconds": rollout.seconds,
-        "sequences": [_sequence_record(sequence) for sequence in rollout.sequences],
+        "sequences": [_sequence_to_record(sequence) for sequence in rollout.sequences],
         "withheld": rollout.withheld,
         "metadata": dict(rollout.metadata),
     }
@@ -76,8 +76,8 @@ def rollout_record(rollout: Rollout) -> dict[str, Any]:
 def atropos_columns(group: Group) -> dict[str, Any]:
     """Atropos' ScoredDataGroup keys, over the scored rollouts only.
 
-    The token columns are null unless every scored rollout has exactly one sequence: Atropos knows no other shape,
-    and tokens are never made up to fill one.
+    The token columns are null unless every scored rollout has exactly one sequence: Atropos supports no other shape,
+    and tokens are never invented to fill one.
     """
     scored = group.scored
     sequences = [rollout.sequences[0] for rollout in scored if len(rollout.sequences) == 1]
@@ -97,10 +97,10 @@ def atropos_columns(group: Group) -> dict[str, Any]:
     }
 
 
-def group_of(record: Mapping[str, Any]) -> Group:
-    """The group a record holds; ConfigError for another format or version."""
+def group_from_record(record: Mapping[str, Any]) -> Group:
+    """The group of a record; ConfigError for another format or version."""
     if record.get("format") != FORMAT:
-        raise ConfigError(f"this record says format {record.get('format')!r}; this version reads {FORMAT!r}")
+        raise ConfigError(f"the record has format {record.get('format')!r}; this version reads {FORMAT!r}")
     return Group(
         item_id=record["item_id"],
         item=record["item"],
@@ -112,12 +112,12 @@ def group_of(record: Mapping[str, Any]) -> Group:
         tools=tuple(record["tools"]),
         tool_schemas=tuple(record["tool_schemas"]),
         provenance=Provenance(**record["provenance"]),
-        rollouts=tuple(rollout_of(rollout) for rollout in record["rollouts"]),
+        rollouts=tuple(rollout_from_record(rollout) for rollout in record["rollouts"]),
         overrides=record["group_overrides"],
     )
 
 
-def rollout_of(record: Mapping[str, Any]) -> Rollout:
+def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
     failure, stop_reason = record["failure"], record["stop_reason"]
     return Rollout(
         item_id=record["item_id"],
@@ -125,7 +125,7 @@ def rollout_of(record: Mapping[str, Any]) -> Rollout:
         seed=record["seed"],
         score=record["score"],
         stop_reason=StopReason(stop_reason) if stop_reason else None,
-        failure=Failure(Whose(failure["whose"]), failure["cause"], failure["message"]) if failure else None,
+        failure=Failure(FailureSource(failure["whose"]), failure["cause"], failure["message"]) if failure else None,
         components=record["components"],
         turn_scores=tuple(record["turn_scores"]),
         turns_used=record["turns_used"],
@@ -137,14 +137,14 @@ def rollout_of(record: Mapping[str, Any]) -> Rollout:
             for timing in record["timings"]
         ),
         seconds=record["seconds"],
-        sequences=tuple(_sequence_of(sequence) for sequence in record["sequences"]),
+        sequences=tuple(_sequence_from_record(sequence) for sequence in record["sequences"]),
         withheld=record["withheld"],
         metadata=record["metadata"],
     )
 
 
 class RecordWriter:
-    """Appends records to a JSONL file, each whole and flushed to the operating system."""
+    """Appends records to a JSONL file, each complete and flushed to the operating system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,8 +153,8 @@ class RecordWriter:
         self._cut_torn_line()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one line; when the disk refuses a part of it, none of it stays."""
-        line = memoryview(jsontext.dumps(record) + b"\n")
+        """Append one line; a failed write leaves none of it behind."""
+        line = memoryview(fast_json.dumps(record) + b"\n")
         try:
             while line:
                 line = line[os.write(self._file, line) :]
@@ -163,18 +163,18 @@ class RecordWriter:
             raise
 
     def sync(self) -> None:
-        """Return when what was written is on the disk."""
+        """Return when everything written is on disk."""
         os.fsync(self._file)
 
     def close(self) -> None:
         os.close(self._file)
 
     def _cut_torn_line(self) -> None:
-        # Only a line feed ends a record: what a crash left without one would swallow the next.
+        # Only a newline ends a record: without one, a torn line would swallow the next record.
         size = os.fstat(self._file).st_size
         end = size
         while end > 0:
-            begin = max(0, end - TAIL)
+            begin = max(0, end - TAIL_BYTES)
             newline = os.pread(self._file, end - begin, begin).rfind(b"\n")
             if newline >= 0:
                 end = begin + newline + 1
@@ -191,10 +191,10 @@ class RecordWriter:
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file of one object so that a reader sees the old one or the new one, however many write it."""
+    """Write a JSON file atomically: readers see the old or the new version, also with several writers."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
-        part.write_bytes(jsontext.dumps(document) + b"\n")
+        part.write_bytes(fast_json.dumps(document) + b"\n")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -202,23 +202,23 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_groups(path: Path) -> Iterator[Group]:
-    """The groups of a JSONL file, one at a time; a torn last line ends the reading.
+    """The groups of a JSONL file, one at a time; a torn last line is skipped.
 
-    ConfigError that names file and line for one that is no group of this format.
+    ConfigError names the file and line that is not a group of this format.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 return
             try:
-                group = group_of(jsontext.loads(line))
+                group = group_from_record(fast_json.loads(line))
             except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(f"{path}, line {number} holds no group: {error}") from error
+                raise ConfigError(f"{path}, line {number} is not a group: {error}") from error
             yield group
 
 
-def _sequence_record(sequence: Sequence) -> dict[str, Any]:
-    # Not asdict, which copies number by number: half a second for 16 rollouts of 8k tokens.
+def _sequence_to_record(sequence: Sequence) -> dict[str, Any]:
+    # Not asdict, which copies every number: half a second for 16 rollouts of 8k tokens.
     return {
         "tokens": sequence.tokens,
         "mask": sequence.mask,
@@ -228,7 +228,7 @@ def _sequence_record(sequence: Sequence) -> dict[str, Any]:
     }
 
 
-def _sequence_of(record: Mapping[str, Any]) -> Sequence:
+def _sequence_from_record(record: Mapping[str, Any]) -> Sequence:
     return Sequence(
         tokens=tuple(record["tokens"]),
         mask=tuple(record["mask"]),

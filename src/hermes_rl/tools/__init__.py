@@ -1,1 +1,1 @@
-"""What an agent can do: tools with their schemas, toolsets, and each rollout's session with its sandbox."""
+"""The agent's tools: schemas, toolsets, and each rollout's session with its sandbox."""

@@ -1,6 +1,6 @@
 """The `code_execution` toolset: Python in the rollout's sandbox.
 
-Each call is a process of its own, started in the workspace; only files last from one to the next.
+Each call is a new process in the workspace; only files persist between calls.
 """
 
 import shlex
@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hermes_rl.errors import ToolHostError
+from hermes_rl.core.errors import ToolHostError
 from hermes_rl.sandbox.protocol import Sandbox
-from hermes_rl.tools.excerpt import excerpt
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import tool
 from hermes_rl.tools.toolset import Toolset
+from hermes_rl.tools.truncate import truncate_middle
 
-STREAM_SHOWN = 50_000
-# What is read of each stream; the rest is dropped as it comes.
-STREAM_READ = 1024 * 1024
+MAX_STREAM_CHARS = 50_000
+# The rest of each stream is dropped.
+MAX_STREAM_BYTES = 1024 * 1024
 SEARCH_TIMEOUT = 30.0
 
 
@@ -33,20 +33,20 @@ async def execute_code(session: ToolSession, code: str, timeout: int | None = No
         timeout: Seconds to allow; the program is killed after that.
     """
     sandbox = await session.sandbox()
-    python = await session.resource("code_execution", lambda: _python_of(sandbox))
-    allowed = session.time_for(timeout)
+    python = await session.resource("code_execution", lambda: _find_python(sandbox))
+    seconds = session.command_timeout(timeout)
     result = await sandbox.exec(
         _command(python, f"{sandbox.scratch}/code_{uuid.uuid4().hex[:12]}"),
         cwd=sandbox.workspace,
         stdin=code.encode("utf-8", "replace"),
-        timeout=allowed,
-        max_output=STREAM_READ,
+        timeout=seconds,
+        max_output=MAX_STREAM_BYTES,
     )
     return {
-        "stdout": excerpt(result.stdout.decode(errors="replace"), STREAM_SHOWN),
-        "stderr": excerpt(result.stderr.decode(errors="replace"), STREAM_SHOWN),
+        "stdout": truncate_middle(result.stdout.decode(errors="replace"), MAX_STREAM_CHARS),
+        "stderr": truncate_middle(result.stderr.decode(errors="replace"), MAX_STREAM_CHARS),
         "exit_code": result.exit_code,
-        "error": f"timed out after {allowed:g} s and was killed" if result.timed_out else None,
+        "error": f"timed out after {seconds:g} s and was killed" if result.timed_out else None,
     }
 
 
@@ -54,22 +54,22 @@ CODE_EXECUTION = Toolset("code_execution", (execute_code,))
 
 
 def _command(python: str, folder: str) -> str:
-    """Run the program that comes by standard input, from a file, so that a traceback shows its lines.
+    """Save the program from standard input to a file and run it, so that tracebacks show its lines.
 
-    The file lies outside the workspace, which is the policy's work, and is removed when the program ends. Unbuffered,
-    so that what was printed before a timeout is kept.
+    The file is outside the workspace, which belongs to the policy, and is removed afterwards. Output is unbuffered, so
+    that what was printed before a timeout is not lost.
     """
-    place = shlex.quote(folder)
+    quoted = shlex.quote(folder)
     return (
-        f"mkdir -p -- {place} && cat > {place}/code.py || exit; "
-        f'PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" {shlex.quote(python)} -u {place}/code.py < /dev/null; '
-        f"code=$?; rm -rf -- {place}; exit $code"
+        f"mkdir -p -- {quoted} && cat > {quoted}/code.py || exit; "
+        f'PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" {shlex.quote(python)} -u {quoted}/code.py < /dev/null; '
+        f"code=$?; rm -rf -- {quoted}; exit $code"
     )
 
 
 @asynccontextmanager
-async def _python_of(sandbox: Sandbox) -> AsyncIterator[str]:
-    """Where Python is in the sandbox. Looked up before the first program, whose own exit codes say nothing about it."""
+async def _find_python(sandbox: Sandbox) -> AsyncIterator[str]:
+    """Path of Python in the sandbox. Looked up first, because a program's exit code cannot tell that it is missing."""
     found = await sandbox.exec("command -v python3 || command -v python", timeout=SEARCH_TIMEOUT)
     python = found.stdout.decode(errors="replace").strip()
     if found.exit_code != 0 or not python:

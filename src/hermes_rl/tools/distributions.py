@@ -1,12 +1,12 @@
-"""Toolset distributions: named chances of toolsets, each drawn on its own, once for a group.
+"""Toolset distributions: named probabilities of toolsets, each sampled independently, once per group.
 
-The names and chances are hermes-agent's, less the toolsets that hermes-rl leaves out (image generation, mixture of
-agents). `toolset_distributions` in the configuration adds more.
+Names and probabilities are hermes-agent's, without the toolsets that hermes-rl does not have (image generation, mixture
+of agents). `toolset_distributions` in the configuration adds more.
 """
 
 from collections.abc import Mapping
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 DISTRIBUTIONS: dict[str, dict[str, float]] = {
     "default": {"web": 1.0, "vision": 1.0, "terminal": 1.0, "file": 1.0, "browser": 1.0},
@@ -29,14 +29,16 @@ DISTRIBUTIONS: dict[str, dict[str, float]] = {
 }
 
 
-def chances_of(name: str | None, own: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:
-    """The chances of a distribution, the configuration's own ones first; ConfigError naming the known ones."""
+def toolset_probabilities(name: str | None, custom: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:
+    """The probabilities of a distribution; custom ones take precedence. ConfigError lists the known names."""
     if name is None:
         return None
-    known = {**DISTRIBUTIONS, **own}
+    known = {**DISTRIBUTIONS, **custom}
     if name not in known:
         raise ConfigError(f"no toolset distribution is named {name!r}; known: {', '.join(sorted(known))}")
-    chances = known[name]
-    if not chances or any(not 0 <= chance <= 1 for chance in chances.values()):
-        raise ConfigError(f"the distribution {name!r} must give toolsets chances from 0 to 1, got {dict(chances)}")
-    return chances
+    probabilities = known[name]
+    if not probabilities or any(not 0 <= probability <= 1 for probability in probabilities.values()):
+        raise ConfigError(
+            f"the distribution {name!r} must map toolsets to probabilities from 0 to 1, got {dict(probabilities)}"
+        )
+    return probabilities

@@ -8,7 +8,7 @@ from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset
 
-LINE_SHOWN = 2_000
+MAX_LINE_CHARS = 2_000
 SEARCH_TIMEOUT = 60.0
 
 
@@ -25,11 +25,11 @@ async def read_file(session: ToolSession, path: str, offset: int = 1, limit: int
     if lines and lines[-1] == "":
         lines.pop()
     first = max(1, offset)
-    chosen = lines[first - 1 : first - 1 + max(1, limit)]
+    selected = lines[first - 1 : first - 1 + max(1, limit)]
     return {
-        "content": "\n".join(f"{number}|{line_shown(line)}" for number, line in enumerate(chosen, first)),
+        "content": "\n".join(f"{number}|{truncate_line(line)}" for number, line in enumerate(selected, first)),
         "total_lines": len(lines),
-        "truncated": len(chosen) < len(lines),
+        "truncated": len(selected) < len(lines),
     }
 
 
@@ -60,15 +60,15 @@ async def patch(
     """
     sandbox = await session.sandbox()
     data = await read_bytes(sandbox, path)
-    # In bytes, so that what is not replaced stays as it was, whatever its encoding.
+    # In bytes, so that the rest of the file is unchanged whatever its encoding.
     old, new = old_string.encode("utf-8", "replace"), new_string.encode("utf-8", "replace")
-    found = data.count(old) if old else 0
-    if found == 0:
+    count = data.count(old) if old else 0
+    if count == 0:
         raise ToolUseError(f"old_string does not occur in {path}; read the file and copy the text exactly")
-    if found > 1 and not replace_all:
-        raise ToolUseError(f"old_string occurs {found} times in {path}; give more of its surroundings or replace_all")
+    if count > 1 and not replace_all:
+        raise ToolUseError(f"old_string occurs {count} times in {path}; give more of its surroundings or replace_all")
     await write_bytes(sandbox, path, data.replace(old, new))
-    return {"path": path, "replacements": found}
+    return {"path": path, "replacements": count}
 
 
 @tool
@@ -90,27 +90,27 @@ async def search_files(
         limit: How many matches to return.
     """
     sandbox = await session.sandbox()
-    where = shlex.quote(in_sandbox(sandbox, path))
-    wanted = max(1, limit)
+    location = shlex.quote(sandbox_path(sandbox, path))
+    max_matches = max(1, limit)
     if target == "files":
-        command = f"find {where} -name {shlex.quote(pattern)} -not -path '*/.git/*'"
+        command = f"find {location} -name {shlex.quote(pattern)} -not -path '*/.git/*'"
     else:
         include = f"--include={shlex.quote(file_glob)} " if file_glob else ""
-        # Models write \d and lazy quantifiers, which only Perl's syntax knows; a grep without it falls back.
-        kind = "$(grep -qP . /dev/null 2>/dev/null; [ $? -lt 2 ] && echo P || echo E)"
-        command = f"grep -rnHI{kind} --exclude-dir=.git {include}-e {shlex.quote(pattern)} -- {where}"
-    result = await sandbox.exec(f"set -o pipefail; {command} | head -n {wanted + 1}", timeout=SEARCH_TIMEOUT)
+        # Models write \d and lazy quantifiers, which need Perl syntax; a grep without it falls back to -E.
+        grep_mode = "$(grep -qP . /dev/null 2>/dev/null; [ $? -lt 2 ] && echo P || echo E)"
+        command = f"grep -rnHI{grep_mode} --exclude-dir=.git {include}-e {shlex.quote(pattern)} -- {location}"
+    result = await sandbox.exec(f"set -o pipefail; {command} | head -n {max_matches + 1}", timeout=SEARCH_TIMEOUT)
     problem = result.stderr.decode(errors="replace").strip()
     if result.timed_out:
         raise ToolUseError(f"the search took over {SEARCH_TIMEOUT:.0f} s; look in a smaller path")
-    # Not splitlines, which also breaks a line at a form feed or a lone carriage return.
+    # Not splitlines, which also splits at form feeds and lone carriage returns.
     lines = [line.rstrip("\r") for line in result.stdout.decode(errors="replace").split("\n") if line]
     if not lines and problem:
         raise ToolUseError(problem)
     return {
-        "matches": [line_shown(line) for line in lines[:wanted]],
-        "total": min(len(lines), wanted),
-        "truncated": len(lines) > wanted,
+        "matches": [truncate_line(line) for line in lines[:max_matches]],
+        "total": min(len(lines), max_matches),
+        "truncated": len(lines) > max_matches,
     }
 
 
@@ -118,12 +118,12 @@ FILE = Toolset("file", (read_file, write_file, patch, search_files))
 
 
 async def read_text(sandbox: Sandbox, path: str) -> str:
-    """The text of a file; ToolUseError for what the model can mend."""
+    """Read a text file; ToolUseError when the model can fix the problem."""
     return (await read_bytes(sandbox, path)).decode(errors="replace")
 
 
 async def read_bytes(sandbox: Sandbox, path: str) -> bytes:
-    """The bytes of a file that is text as far as one can tell; ToolUseError for any other."""
+    """Read the bytes of a text file; ToolUseError for a binary file."""
     data = await read_any(sandbox, path)
     if b"\0" in data[:8192]:
         raise ToolUseError(f"{path} is a binary file of {len(data)} bytes")
@@ -131,9 +131,9 @@ async def read_bytes(sandbox: Sandbox, path: str) -> bytes:
 
 
 async def read_any(sandbox: Sandbox, path: str, max_bytes: int = DEFAULT_MAX_OUTPUT) -> bytes:
-    """The bytes of any file; ToolUseError for what the model can mend."""
+    """Read the bytes of any file; ToolUseError when the model can fix the problem."""
     try:
-        return await sandbox.read(in_sandbox(sandbox, path), max_bytes=max_bytes)
+        return await sandbox.read(sandbox_path(sandbox, path), max_bytes=max_bytes)
     except FileNotFoundError:
         raise ToolUseError(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -144,18 +144,22 @@ async def read_any(sandbox: Sandbox, path: str, max_bytes: int = DEFAULT_MAX_OUT
 
 async def write_bytes(sandbox: Sandbox, path: str, data: bytes) -> None:
     try:
-        await sandbox.write(in_sandbox(sandbox, path), data)
+        await sandbox.write(sandbox_path(sandbox, path), data)
     except OSError as error:
         raise ToolUseError(str(error)) from None
 
 
-def line_shown(line: str) -> str:
-    """The line, or the beginning of a very long one and how much was left out."""
-    return line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}… {len(line) - LINE_SHOWN} characters left out"
+def truncate_line(line: str) -> str:
+    """The line, truncated with a note if it is very long."""
+    return (
+        line
+        if len(line) <= MAX_LINE_CHARS
+        else f"{line[:MAX_LINE_CHARS]}… {len(line) - MAX_LINE_CHARS} characters left out"
+    )
 
 
-def in_sandbox(sandbox: Sandbox, path: str) -> str:
-    """The path with `~` as the sandbox's home; relative ones start in the workspace."""
+def sandbox_path(sandbox: Sandbox, path: str) -> str:
+    """The absolute path in the sandbox; `~` and relative paths start in the workspace."""
     if path in (".", "~"):
         return sandbox.workspace
     if path.startswith("~/"):

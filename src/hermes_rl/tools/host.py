@@ -1,7 +1,7 @@
-"""One environment's tools: which exist, the pool its sandboxes come from, and the sessions of its rollouts.
+"""One environment's tools, sandbox pool and rollout sessions.
 
-Each environment owns a host of its own; nothing here is shared between two. The seeds' `ToolContext(task_id)` names
-no environment, so the one whose code is running is found in a context variable, which that environment sets.
+Each environment owns its host and shares nothing. The seeds' `ToolContext(task_id)` names no environment, so the
+current one is found in a context variable that the environment sets.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.tools.registry import tools_by_name
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
-from hermes_rl.tools.toolsets import tools_by_name
 
 _running_host: ContextVar["ToolHost | None"] = ContextVar("running_tool_host", default=None)
 
@@ -27,21 +27,22 @@ class ToolHost:
         *,
         calls_in_flight: int,
         terminal_timeout: float,
-        longest_command: float = 600.0,
+        max_command_seconds: float = 600.0,
         toolsets: Mapping[str, OpenToolset] | None = None,
     ) -> None:
         self.toolsets = dict(toolsets or {})
         self.tools = tools_by_name(
-            {"hermes-rl": tools.values(), **{name: one.tools for name, one in self.toolsets.items()}}
+            {"hermes-rl": tools.values(), **{name: toolset.tools for name, toolset in self.toolsets.items()}}
         )
-        self._services = {name: toolset.service for name, toolset in self.toolsets.items()}
+        # A setting may name a toolset by a reference; its tools know it by its own name.
+        self._services = {toolset.name or name: toolset.service for name, toolset in self.toolsets.items()}
         self.pool = pool
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
-        self._terminal_timeout, self._longest_command = terminal_timeout, longest_command
+        self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
         self._sessions: dict[str, ToolSession] = {}
 
     def session(self, task_id: str) -> ToolSession:
-        """The session of a rollout; opened on first use."""
+        """The session of a rollout, created on first use."""
         if task_id not in self._sessions:
             self._sessions[task_id] = ToolSession(
                 task_id,
@@ -49,7 +50,7 @@ class ToolHost:
                 self.pool,
                 self._calls_in_flight,
                 self._terminal_timeout,
-                longest_command=self._longest_command,
+                max_command_seconds=self._max_command_seconds,
                 services=self._services,
             )
         return self._sessions[task_id]
@@ -69,7 +70,7 @@ class ToolHost:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within this block, and in tasks and threads started in it, `ToolHost.current()` is this host."""
+        """Inside this block, and in tasks and threads it starts, `ToolHost.current()` is this host."""
         token = _running_host.set(self)
         try:
             yield
@@ -82,6 +83,6 @@ class ToolHost:
         if host is None:
             raise ConfigError(
                 "no environment is running here: ToolContext(task_id) and HermesAgentLoop find their sandbox through "
-                "the environment whose setup, compute_reward or evaluate calls them"
+                "the environment that calls them in setup, compute_reward or evaluate"
             )
         return host

@@ -1,6 +1,6 @@
-"""One rollout's tools: its sandbox, started when first needed, and the calls made in it.
+"""One rollout's tool session: its sandbox, started on first use, and its tool calls.
 
-A session is closed exactly once, by whoever opened it; after that its sandbox is gone and every call fails.
+After `close` the sandbox is gone and every call fails.
 """
 
 import asyncio
@@ -10,13 +10,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from hermes_rl import jsontext, tracing
-from hermes_rl.errors import SandboxError, WorldError
+from hermes_rl import tracing
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import InfrastructureError, SandboxError
+from hermes_rl.core.trajectory import Span, Timing
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.tool import Tool, ToolUseError
-from hermes_rl.trajectory import Span, Timing
 
 T = TypeVar("T")
 
@@ -24,20 +25,20 @@ DEADLINE_GRACE = 1.0
 
 
 class ToolOutcome(NamedTuple):
-    """What the model is told, and, apart from it, whether the call went wrong."""
+    """The text for the model, and the error if the call failed."""
 
     text: str
     error: str | None = None
 
     @classmethod
     def refusal(cls, message: str) -> "ToolOutcome":
-        """The call was not carried out; the message tells the model what to do instead."""
-        return cls(jsontext.dumps({"error": message}).decode(), message)
+        """A call that was not run; the message tells the model what to do instead."""
+        return cls(fast_json.dumps({"error": message}).decode(), message)
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundProcess:
-    """A command that `terminal` left running; its log and exit code are files in the sandbox."""
+    """A background command of `terminal`; its log and exit code are files in the sandbox."""
 
     id: str
     command: str
@@ -53,7 +54,7 @@ class ToolSession:
     pool: SandboxPool
     calls_in_flight: asyncio.Semaphore
     terminal_timeout: float
-    longest_command: float = 600.0
+    max_command_seconds: float = 600.0
     services: Mapping[str, Any] = field(default_factory=dict)
     spec: SandboxSpec | None = None
     time_left: float | None = None
@@ -61,52 +62,52 @@ class ToolSession:
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     _resources: dict[str, Any] = field(default_factory=dict)
-    _to_close: AsyncExitStack | None = None
+    _exit_stack: AsyncExitStack | None = None
     _sandbox: Sandbox | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _closed: bool = False
     _policy_ended: bool = False
 
     async def sandbox(self) -> Sandbox:
-        """The rollout's sandbox; SandboxError when it cannot start or the session is over."""
+        """The rollout's sandbox; SandboxError when it cannot start or the session is closed."""
         async with self._starting:
             if self._closed:
                 raise SandboxError("closed", f"the sandbox of rollout {self.task_id} is already closed")
             if self._sandbox is None:
                 began = time.monotonic()
                 self._sandbox = await self.pool.acquire(self.spec)
-                self.note(Span.SANDBOX, "start", began)
+                self.record_timing(Span.SANDBOX, "start", began)
             return self._sandbox
 
     def service(self, toolset: str) -> Any:
-        """What the tools of a toolset share in this environment."""
+        """The service that a toolset's tools share in this environment."""
         return self.services[toolset]
 
     async def resource(self, name: str, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Something of this rollout alone, made on first use and closed with the session."""
+        """A per-rollout resource, created on first use and closed with the session."""
         async with self._starting:
             if self._closed:
                 raise SandboxError("closed", f"the session of rollout {self.task_id} is already closed")
             if name not in self._resources:
-                self._to_close = self._to_close or AsyncExitStack()
-                self._resources[name] = await self._to_close.enter_async_context(make())
+                self._exit_stack = self._exit_stack or AsyncExitStack()
+                self._resources[name] = await self._exit_stack.enter_async_context(make())
             resource: T = self._resources[name]
             return resource
 
     async def call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> ToolOutcome:
-        """Run one tool. A WorldError passes through; anything else that goes wrong is told to the model."""
+        """Run one tool. InfrastructureError propagates; any other error is returned to the model."""
         with tracing.span("tool") as span:
             if not span.on:
-                return await self._called(name, arguments)
+                return await self._run_tool(name, arguments)
             span.attributes = (name, call_id)
-            outcome = await self._called(name, arguments)
+            outcome = await self._run_tool(name, arguments)
             if outcome.error is not None:
                 span.error = "tool_error"
             if span.content:
-                span.note(tool=name, call=call_id, arguments=dict(arguments), result=outcome.text)
+                span.set_attributes(tool=name, call=call_id, arguments=dict(arguments), result=outcome.text)
             return outcome
 
-    async def _called(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def _run_tool(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         tool = self.tools.get(name)
         if tool is None:
             return ToolOutcome.refusal(f"unknown tool {name!r}; available: {', '.join(sorted(self.tools))}")
@@ -114,39 +115,39 @@ class ToolSession:
             checked = tool.check(arguments)
         except ToolUseError as error:
             return ToolOutcome.refusal(str(error))
-        # Before a place among the calls is taken: rollouts that wait for a sandbox must not block those that have one.
+        # Before taking a call slot: rollouts that wait for a sandbox must not block those that have one.
         if tool.sandboxed:
             await self.sandbox()
         async with self.calls_in_flight:
             began = time.monotonic()
             try:
                 value = await tool.function(self, **checked)
-            except WorldError:
+            except InfrastructureError:
                 raise
             except ToolUseError as error:
                 return ToolOutcome.refusal(str(error))
-            except Exception as error:  # noqa: BLE001 (a tool that breaks on a call is told to the model)
+            except Exception as error:  # noqa: BLE001 (the model sees the error)
                 return ToolOutcome.refusal(f"{name} failed: {type(error).__name__}: {error}")
             finally:
-                self.note(Span.TOOL, name, began)
-        text = value if isinstance(value, str) else jsontext.dumps(value).decode()
-        told = value.get("error") if isinstance(value, dict) else None
-        return ToolOutcome(text, str(told) if told else None)
+                self.record_timing(Span.TOOL, name, began)
+        text = value if isinstance(value, str) else fast_json.dumps(value).decode()
+        error_value = value.get("error") if isinstance(value, dict) else None
+        return ToolOutcome(text, str(error_value) if error_value else None)
 
-    def time_for(self, asked: float | None) -> float:
-        """Seconds for a command. A policy may ask for so much and no more; a verifier for whatever it likes.
+    def command_timeout(self, requested: float | None) -> float:
+        """Timeout of a command in seconds. The policy's is limited, a verifier's is not.
 
-        A command may overrun what is left of the policy's time by a little, so that the rollout ends at its deadline
-        and is scored, and not at `worker_timeout`, where it would escape its score.
+        A command may run slightly past the policy's deadline, so that the rollout ends there and is scored, and not at
+        `worker_timeout`, where it would have no score.
         """
-        wanted = self.terminal_timeout if asked is None or asked <= 0 else asked
+        seconds = self.terminal_timeout if requested is None or requested <= 0 else requested
         if self._policy_ended:
-            return wanted
-        left = self.longest_command if self.time_left is None else max(self.time_left, 0.0) + DEADLINE_GRACE
-        return min(wanted, self.longest_command, left)
+            return seconds
+        left = self.max_command_seconds if self.time_left is None else max(self.time_left, 0.0) + DEADLINE_GRACE
+        return min(seconds, self.max_command_seconds, left)
 
     async def end_policy(self) -> None:
-        """Kill whatever the policy left running, once; its files stay. What a verifier starts later is its own."""
+        """Kill the policy's processes, once; its files stay. Processes a verifier starts later are not affected."""
         if self._policy_ended:
             return
         self._policy_ended = True
@@ -155,21 +156,18 @@ class ToolSession:
         self.processes.clear()
 
     async def close(self) -> None:
-        """Give the sandbox back. Harmless a second time, and then still done if the first was cancelled."""
+        """Close the session's resources and release the sandbox. Idempotent; finishes what a cancelled call left."""
         self._closed = True
         async with self._starting:
             self._resources.clear()
             try:
-                if self._to_close is not None:
-                    await self._to_close.aclose()
+                if self._exit_stack is not None:
+                    await self._exit_stack.aclose()
             finally:
-                await self._release()
+                sandbox, self._sandbox = self._sandbox, None
+                if sandbox is not None:
+                    await self.pool.release(sandbox)
 
-    async def _release(self) -> None:
-        if self._sandbox is not None:
-            sandbox, self._sandbox = self._sandbox, None
-            await self.pool.release(sandbox)
-
-    def note(self, span: Span, name: str, began: float) -> None:
-        """Keep how long something took, for the record."""
+    def record_timing(self, span: Span, name: str, began: float) -> None:
+        """Record how long something took."""
         self.timings.append(Timing(span, name, began - self.started_at, time.monotonic() - began))

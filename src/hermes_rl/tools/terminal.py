@@ -1,17 +1,17 @@
-"""The `terminal` toolset: shell commands in the rollout's sandbox, in the foreground or left running."""
+"""The `terminal` toolset: shell commands in the rollout's sandbox, in the foreground or background."""
 
 import shlex
 import uuid
 from typing import Any, Literal
 
-from hermes_rl.sandbox.protocol import ExecResult
-from hermes_rl.tools.files import in_sandbox
+from hermes_rl.tools.files import sandbox_path
 from hermes_rl.tools.session import BackgroundProcess, ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset
+from hermes_rl.tools.truncate import truncate_middle
 
-OUTPUT_SHOWN = 50_000
-LOG_SHOWN = 20_000
+MAX_OUTPUT_CHARS = 50_000
+MAX_LOG_BYTES = 20_000
 HOUSEKEEPING_TIMEOUT = 30.0
 KILL_GRACE = 5
 
@@ -34,12 +34,13 @@ async def terminal(
     """
     if background:
         return await _start_in_background(session, command, workdir)
-    allowed = session.time_for(timeout)
+    seconds = session.command_timeout(timeout)
     sandbox = await session.sandbox()
-    where = None if workdir is None else in_sandbox(sandbox, workdir)
-    result = await sandbox.exec(command, cwd=where, timeout=allowed, merge_stderr=True)
-    error = f"timed out after {allowed:g} s and was killed" if result.timed_out else None
-    return {"output": shown(result), "exit_code": result.exit_code, "error": error}
+    where = None if workdir is None else sandbox_path(sandbox, workdir)
+    result = await sandbox.exec(command, cwd=where, timeout=seconds, merge_stderr=True)
+    error = f"timed out after {seconds:g} s and was killed" if result.timed_out else None
+    output = truncate_middle(result.stdout.decode(errors="replace"), MAX_OUTPUT_CHARS)
+    return {"output": output, "exit_code": result.exit_code, "error": error}
 
 
 @tool
@@ -64,8 +65,8 @@ async def process(
         raise ToolUseError(f"no background process has session_id {session_id!r}; running ones: {known}")
     sandbox = await session.sandbox()
     if action == "kill":
-        # Not when it has ended: its number may belong to another by now. Again and again, as one that was only just
-        # started may not have its own session yet.
+        # Not after it has ended: its pid may have been reused. Repeatedly, because a process that was just started may
+        # not have its own session yet.
         kill = f"kill -KILL -- -{entry.pid} 2>/dev/null;"
         await sandbox.exec(_wait_for_end(entry, KILL_GRACE, meanwhile=kill), timeout=HOUSEKEEPING_TIMEOUT)
     elif action == "wait":
@@ -73,7 +74,7 @@ async def process(
         await sandbox.exec(_wait_for_end(entry, seconds), timeout=seconds + HOUSEKEEPING_TIMEOUT)
     state = await _state(session, entry)
     if action in ("log", "wait"):
-        tail = await sandbox.exec(f"tail -c {LOG_SHOWN} -- {shlex.quote(entry.log)}", timeout=HOUSEKEEPING_TIMEOUT)
+        tail = await sandbox.exec(f"tail -c {MAX_LOG_BYTES} -- {shlex.quote(entry.log)}", timeout=HOUSEKEEPING_TIMEOUT)
         state["output"] = tail.stdout.decode(errors="replace")
     return state
 
@@ -81,38 +82,29 @@ async def process(
 TERMINAL = Toolset("terminal", (terminal, process))
 
 
-def shown(result: ExecResult) -> str:
-    """The output as the model sees it: the beginning and the end of what is too long."""
-    text = result.stdout.decode(errors="replace")
-    if len(text) <= OUTPUT_SHOWN and not result.truncated:
-        return text
-    half = OUTPUT_SHOWN // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
-
-
 async def _start_in_background(session: ToolSession, command: str, workdir: str | None) -> dict[str, Any]:
     sandbox = await session.sandbox()
     process_id = f"proc_{uuid.uuid4().hex[:12]}"
-    place = f"{sandbox.scratch}/{process_id}"
-    # Its own session, so that it can be killed whole; its exit code goes where `process` finds it.
+    path_prefix = f"{sandbox.scratch}/{process_id}"
+    # In its own session, so that the whole process group can be killed.
     runner = 'bash -c "$1" > "$2.log" 2>&1 < /dev/null; echo $? > "$2.exit"'
     started = await sandbox.exec(
-        f"setsid bash -c {shlex.quote(runner)} _ {shlex.quote(command)} {shlex.quote(place)} "
+        f"setsid bash -c {shlex.quote(runner)} _ {shlex.quote(command)} {shlex.quote(path_prefix)} "
         "> /dev/null 2>&1 < /dev/null & echo $!",
-        cwd=None if workdir is None else in_sandbox(sandbox, workdir),
+        cwd=None if workdir is None else sandbox_path(sandbox, workdir),
         timeout=HOUSEKEEPING_TIMEOUT,
     )
     pid = started.stdout.strip()
     if started.exit_code != 0 or not pid.isdigit():
         raise ToolUseError(f"could not start the command: {started.stderr.decode(errors='replace').strip()}")
     session.processes[process_id] = BackgroundProcess(
-        process_id, command, int(pid), log=f"{place}.log", exit_file=f"{place}.exit"
+        process_id, command, int(pid), log=f"{path_prefix}.log", exit_file=f"{path_prefix}.exit"
     )
     return {"output": "started in the background", "session_id": process_id, "pid": int(pid), "exit_code": 0}
 
 
 def _ended(entry: BackgroundProcess) -> str:
-    """A shell test: it left its exit code, or was killed before it could. A zombie, which nobody may reap, is dead."""
+    """A shell test: the exit code was written, or the process is gone. A zombie counts as ended."""
     left_code = f"[ -s {shlex.quote(entry.exit_file)} ]"
     runs = f"grep -qs '^State:[[:space:]]*[^ZX[:space:]]' /proc/{entry.pid}/status"
     return f"{{ {left_code} || ! {runs}; }}"
@@ -125,12 +117,12 @@ def _wait_for_end(entry: BackgroundProcess, seconds: int, meanwhile: str = "") -
 async def _state(session: ToolSession, entry: BackgroundProcess) -> dict[str, Any]:
     sandbox = await session.sandbox()
     code = f"cat {shlex.quote(entry.exit_file)} 2>/dev/null || echo killed"
-    seen = await sandbox.exec(f"if {_ended(entry)}; then {code}; else echo running; fi", timeout=HOUSEKEEPING_TIMEOUT)
-    word = seen.stdout.decode(errors="replace").strip()
-    exited = word.isdigit()
+    result = await sandbox.exec(f"if {_ended(entry)}; then {code}; else echo running; fi", timeout=HOUSEKEEPING_TIMEOUT)
+    status = result.stdout.decode(errors="replace").strip()
+    exited = status.isdigit()
     return {
         "session_id": entry.id,
         "command": entry.command,
-        "status": "exited" if exited else word,
-        "exit_code": int(word) if exited else None,
+        "status": "exited" if exited else status,
+        "exit_code": int(status) if exited else None,
     }

@@ -1,4 +1,4 @@
-"""The `todo` toolset: a list of tasks that the agent keeps for itself, one for each rollout."""
+"""The `todo` toolset: a task list for the agent, one per rollout."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset
 
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
-LONGEST_LIST = 200
+MAX_TASKS = 200
 
 
 class TodoItem(BaseModel):
@@ -26,7 +26,7 @@ class TodoItem(BaseModel):
 @tool(sandboxed=False)
 async def todo(
     session: ToolSession,
-    todos: Annotated[list[TodoItem], Field(max_length=LONGEST_LIST)] | None = None,
+    todos: Annotated[list[TodoItem], Field(max_length=MAX_TASKS)] | None = None,
     merge: bool = False,
 ) -> dict[str, Any]:
     """Keep a list of tasks for work of several steps. Without todos it is only read; the answer is the whole list.
@@ -41,8 +41,8 @@ async def todo(
         if repeated:
             raise ToolUseError(f"each id may occur once in todos; repeated: {', '.join(repeated)}")
         written = (tasks if merge else {}) | {item.id: item for item in todos}
-        if len(written) > LONGEST_LIST:
-            raise ToolUseError(f"the list would hold {len(written)} tasks; {LONGEST_LIST} at most")
+        if len(written) > MAX_TASKS:
+            raise ToolUseError(f"the list would hold {len(written)} tasks; {MAX_TASKS} at most")
         tasks.clear()
         tasks.update(written)
     counts = Counter(item.status for item in tasks.values())

@@ -1,8 +1,8 @@
-"""A tool: a coroutine function with a schema, and the check of arguments against it.
+"""Tools: coroutine functions with a JSON schema and argument validation.
 
-`@tool` takes both from the signature and the docstring. A first parameter named `session` is the rollout's ToolSession
-and is not shown to the model; the others are, with the descriptions of the docstring's `Args:` section. Arguments are
-checked before the function runs.
+`@tool` derives the schema from the signature and the docstring. A first parameter named `session` is the rollout's
+ToolSession and is hidden from the model; the others get their descriptions from the docstring's `Args:` section.
+Arguments are validated before the function runs.
 """
 
 import inspect
@@ -18,14 +18,14 @@ CheckType = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class ToolUseError(Exception):
-    """The call cannot be carried out as asked; the text goes to the model, so it says what to do instead."""
+    """The call cannot be run as requested. The model sees the text, so it should say what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`parameters` is the JSON schema of the arguments; `function` is called with the session and what `check` gave.
+    """`parameters` is the JSON schema of the arguments; `function` takes the session and the checked arguments.
 
-    `check` gives the arguments as the function takes them, or raises ToolUseError that names each wrong one.
+    `check` validates and converts the arguments, or raises ToolUseError naming each invalid one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool in OpenAI's form."""
+        """The tool in OpenAI's format."""
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
@@ -51,45 +51,45 @@ def tool(*, sandboxed: bool) -> Callable[[ToolFunctionType], Tool]: ...
 def tool(
     function: ToolFunctionType | None = None, *, sandboxed: bool = True
 ) -> Tool | Callable[[ToolFunctionType], Tool]:
-    """Make a Tool of a coroutine function. `sandboxed=False` for one that needs no sandbox, so none is started."""
+    """Turn a coroutine function into a Tool. With `sandboxed=False` no sandbox is started for it."""
     if function is None:
-        return lambda function: _tool_of(function, sandboxed=sandboxed)
-    return _tool_of(function, sandboxed=sandboxed)
+        return lambda function: _make_tool(function, sandboxed=sandboxed)
+    return _make_tool(function, sandboxed=sandboxed)
 
 
 def invalid_arguments(name: str, problems: list[str], known: list[str]) -> ToolUseError:
-    """What the model is told of arguments that a tool's schema does not allow."""
+    """The error for arguments that do not match a tool's schema."""
     return ToolUseError(
         f"invalid arguments for {name}: {'; '.join(problems)}. Its parameters: {', '.join(known) or 'none'}"
     )
 
 
-def _tool_of(function: ToolFunctionType, *, sandboxed: bool) -> Tool:
+def _make_tool(function: ToolFunctionType, *, sandboxed: bool) -> Tool:
     name = getattr(function, "__name__", "")
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"@tool: {name or function!r} is not a coroutine function; write it as `async def`")
     documentation = inspect.getdoc(function) or ""
     summary, _, rest = documentation.partition("\nArgs:\n")
     section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
-    described = dict(re.findall(r"^\s+(\w+): (.+(?:\n\s{6,}.+)*)", section, re.MULTILINE))
+    descriptions = dict(re.findall(r"^\s+(\w+): (.+(?:\n\s{6,}.+)*)", section, re.MULTILINE))
     parameters = inspect.signature(function).parameters
     takes_session = next(iter(parameters), None) == "session"
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in list(parameters.values())[takes_session:]:
         if parameter.name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TypeError(f"@tool: each parameter of {name} needs a name and a type; {parameter} has not both")
+            raise TypeError(f"@tool: each parameter of {name} needs a name and a type; {parameter} does not have both")
         default = ... if parameter.default is parameter.empty else parameter.default
-        description = re.sub(r"\s+", " ", described[parameter.name]) if parameter.name in described else None
-        fields[parameter.name] = (hints[parameter.name], Field(default, description=description))
+        description = re.sub(r"\s+", " ", descriptions[parameter.name]) if parameter.name in descriptions else None
+        fields[parameter.name] = (hints[parameter.name], Field(default=default, description=description))
     arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
     return Tool(
         name,
         re.sub(r"\s+", " ", summary).strip(),
         _json_schema(arguments),
-        _check_against(arguments, name),
+        _argument_checker(arguments, name),
         function if takes_session else _without_session(function),
-        # Without the session there is no way to the sandbox.
+        # Without the session, the tool cannot reach the sandbox.
         sandboxed and takes_session,
     )
 
@@ -101,7 +101,7 @@ def _without_session(function: ToolFunctionType) -> ToolFunctionType:
     return call
 
 
-def _check_against(model: type[BaseModel], name: str) -> CheckType:
+def _argument_checker(model: type[BaseModel], name: str) -> CheckType:
     def check(arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             checked = model.model_validate(dict(arguments))

@@ -1,7 +1,7 @@
-"""A toolset: a named set of tools and, for those that need one, the service they share.
+"""Toolsets: named sets of tools with an optional shared service.
 
-A service (a search provider, a browser, an MCP server) is opened once for an environment, before the first rollout.
-One that cannot work here raises ConfigError then, with what to install or set; never in the middle of a rollout.
+A service (search provider, browser, MCP server) is opened once per environment, before the first rollout. If it is not
+available, it raises ConfigError then, with what to install or configure, and never during a rollout.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,25 @@ from hermes_rl.tools.tool import Tool
 
 
 class ToolsetSettings(BaseModel):
-    """Base of a toolset's settings: its part of `tool_settings` in the configuration."""
+    """Base class of a toolset's settings, its part of `tool_settings` in the configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenToolset:
-    """A toolset that works here. `service` is what its tools get from `session.service(NAME)`."""
+    """An open toolset. Its tools get `service` from `session.service(NAME)`."""
 
     tools: tuple[Tool, ...]
     service: Any = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """`tools` are those known without opening; `open` is given the checked settings.
+    """`tools` are those known before opening; `open` takes the validated settings.
 
-    `missing` tells why the toolset cannot work here, None when it can; one that cannot is not offered.
+    `missing` returns why the toolset is not available here; None when it is.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The `vision` toolset: questions about an image in the sandbox, answered by a multimodal model of its own.
+"""The `vision` toolset: questions about an image in the sandbox, answered by a separate multimodal model.
 
-The image travels as a data URL in an OpenAI chat request. What the endpoint does wrong leaves the rollout unscored; an
-image it refuses is the policy's own and is told to the model.
+The image is sent as a data URL in an OpenAI chat request. If the endpoint fails, the rollout is unscored; if it rejects
+the image, the model sees the error.
 """
 
 import asyncio
@@ -16,39 +16,41 @@ from typing import Any
 import aiohttp
 from pydantic import Field, field_validator
 
-from hermes_rl import jsontext, secrets
-from hermes_rl.errors import ConfigError, ToolHostError
+from hermes_rl.core import fast_json, secrets
+from hermes_rl.core.backoff import backoff_seconds
+from hermes_rl.core.errors import ConfigError, ToolHostError
 from hermes_rl.sandbox.protocol import Sandbox
-from hermes_rl.tools.excerpt import excerpt
 from hermes_rl.tools.files import read_any
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset, ToolsetSettings
-from hermes_rl.waiting import pause
+from hermes_rl.tools.truncate import truncate_middle
 
 NAME = "vision"
-BODY_SHOWN = 500
-ANSWER_SHOWN = 50_000
+MAX_BODY_CHARS = 500
+MAX_ANSWER_CHARS = 50_000
 CONNECT_TIMEOUT = 10.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
-# Statuses by which endpoints say that they do not like the image or the question, and not that they are unwell.
+INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 8.0
+# Statuses that mean a rejected image or question, and not a failing endpoint.
 REFUSALS = (400, 413, 415, 422)
 
 
 class VisionSettings(ToolsetSettings):
-    base_url: str = Field("", description="Root of an OpenAI-compatible API whose model reads images.")
-    model_name: str = Field("", description="Name of that model, as the endpoint knows it.")
-    api_key: str | None = Field(None, repr=False, description="env:NAME or file:PATH.")
-    timeout: float = Field(120, gt=0, description="Seconds one question may take, retries included.")
-    max_retries: int = Field(3, ge=0, description="How often a question is asked again after a 429, a 5xx or a loss.")
-    max_requests_at_once: int = Field(64, ge=1, description="Questions in flight.")
-    max_image_bytes: int = Field(10 * 1024 * 1024, ge=1, description="Larger images are refused.")
-    health_check: bool = Field(True, description="Show the model a small image before the first rollout.")
-    extra_body: dict[str, Any] = Field(default_factory=dict, description="Further fields of every request.")
+    base_url: str = Field(default="", description="Base URL of an OpenAI-compatible API with a multimodal model.")
+    model_name: str = Field(default="", description="Name of that model at the endpoint.")
+    api_key: str | None = Field(default=None, repr=False, description="env:NAME or file:PATH.")
+    timeout: float = Field(default=120, gt=0, description="Timeout of a question in seconds, including retries.")
+    max_retries: int = Field(
+        default=3, ge=0, description="Retries of a question after a 429, a 5xx or a lost connection."
+    )
+    max_requests_at_once: int = Field(default=64, ge=1, description="Maximum questions in flight.")
+    max_image_bytes: int = Field(default=10 * 1024 * 1024, ge=1, description="Maximum size of an image.")
+    health_check: bool = Field(default=True, description="Test the model with a small image before the first rollout.")
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="Extra fields of every request.")
 
     @field_validator("api_key")
     @classmethod
-    def _is_a_reference(cls, value: str | None) -> str | None:
+    def _require_reference(cls, value: str | None) -> str | None:
         # These settings are saved with the run.
         if value and secrets.is_literal(value):
             raise ValueError("write env:NAME or file:PATH here, not the key itself")
@@ -65,11 +67,11 @@ async def vision_analyze(session: ToolSession, path: str, question: str) -> dict
     """
     endpoint: VisionEndpoint = session.service(NAME)
     image = await _read_image(await session.sandbox(), path, endpoint.settings.max_image_bytes)
-    return {"answer": excerpt(await endpoint.ask(image, question), ANSWER_SHOWN)}
+    return {"answer": truncate_middle(await endpoint.ask(image, question), MAX_ANSWER_CHARS)}
 
 
 class VisionEndpoint:
-    """The multimodal model. Every failure is a ToolHostError with a stable cause, or a ToolUseError for a refusal."""
+    """The multimodal model. A failure raises ToolHostError with a stable cause; a rejected image, ToolUseError."""
 
     def __init__(self, settings: VisionSettings, session: aiohttp.ClientSession) -> None:
         self.settings = settings
@@ -77,7 +79,7 @@ class VisionEndpoint:
         self._session = session
         self._slots = asyncio.Semaphore(settings.max_requests_at_once)
         self._headers = {"Content-Type": "application/json"}
-        self._key = secrets.resolved_key(settings.api_key, "tool_settings.vision.api_key") if settings.api_key else ""
+        self._key = secrets.resolve_key(settings.api_key, "tool_settings.vision.api_key") if settings.api_key else ""
         if self._key:
             self._headers["Authorization"] = f"Bearer {self._key}"
 
@@ -89,20 +91,20 @@ class VisionEndpoint:
             "messages": [{"role": "user", "content": parts}],
             **self.settings.extra_body,
         }
-        data = jsontext.dumps(body)
+        data = fast_json.dumps(body)
         try:
             async with asyncio.timeout(self.settings.timeout), self._slots:
-                return _answer_in(await self._post(data))
+                return _extract_answer(await self._post(data))
         except TimeoutError:
             raise self._error("timeout", f"did not answer within {self.settings.timeout:g} s") from None
         except ValueError as error:
-            raise self._error("bad_response", f"gave no answer: {error}") from None
+            raise self._error("bad_response", f"returned no answer: {error}") from None
 
     async def _post(self, data: bytes) -> bytes:
         attempt = 0
         while True:
             try:
-                # As a stream: megabytes given as bytes are sent in one piece, which holds up the event loop.
+                # As a stream: megabytes passed as bytes are sent in one piece, which blocks the event loop.
                 async with self._session.post(self._url, data=BytesIO(data), headers=self._headers) as response:
                     raw = await response.read()
             except (aiohttp.ClientError, OSError) as error:
@@ -110,28 +112,28 @@ class VisionEndpoint:
             else:
                 if response.status == 200:
                     return raw
-                shown = raw[:BODY_SHOWN].decode(errors="replace").strip() or "(empty body)"
-                failure = self._error(f"http_{response.status}", f"answered HTTP {response.status}: {shown}")
+                body_text = raw[:MAX_BODY_CHARS].decode(errors="replace").strip() or "(empty body)"
+                failure = self._error(f"http_{response.status}", f"answered HTTP {response.status}: {body_text}")
                 if response.status in REFUSALS:
                     raise ToolUseError(f"the vision model refused the image or the question: {failure}")
                 if response.status != 429 and response.status < 500:
                     raise failure
             if attempt >= self.settings.max_retries:
                 raise failure
-            await asyncio.sleep(pause(attempt, first=FIRST_PAUSE, longest=LONGEST_PAUSE))
+            await asyncio.sleep(backoff_seconds(attempt, first=INITIAL_BACKOFF, longest=MAX_BACKOFF))
             attempt += 1
 
     def _error(self, cause: str, what: str) -> ToolHostError:
         text = f"{self.settings.base_url} (model {self.settings.model_name}) {what}"
-        return ToolHostError(cause, secrets.without(text, [self._key]))
+        return ToolHostError(cause, secrets.redact(text, [self._key]))
 
 
 @asynccontextmanager
 async def _open(settings: VisionSettings) -> AsyncIterator[OpenToolset]:
     if not settings.base_url.startswith(("http://", "https://")) or not settings.model_name:
         raise ConfigError(
-            "the vision toolset needs a model that reads images: set tool_settings.vision.base_url (http://…/v1) and "
-            "tool_settings.vision.model_name, and api_key as env:NAME or file:PATH where the endpoint wants one"
+            "the vision toolset needs a multimodal model: set tool_settings.vision.base_url (http://…/v1) and "
+            "tool_settings.vision.model_name, and api_key as env:NAME or file:PATH if the endpoint needs one"
         )
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -141,8 +143,8 @@ async def _open(settings: VisionSettings) -> AsyncIterator[OpenToolset]:
                 await endpoint.ask(_grey_square(64), "Which colour is this? Answer with one word.")
             except (ToolHostError, ToolUseError) as error:
                 raise ConfigError(
-                    f"the vision toolset does not work: {error}. Mend tool_settings.vision, or turn this question off "
-                    "with tool_settings.vision.health_check false"
+                    f"the vision toolset does not work: {error}. Fix tool_settings.vision, or skip this check with "
+                    "tool_settings.vision.health_check false"
                 ) from error
         yield OpenToolset(VISION.tools, endpoint)
 
@@ -151,7 +153,7 @@ VISION = Toolset(NAME, (vision_analyze,), VisionSettings, _open)
 
 
 def media_type(image: bytes) -> str | None:
-    """The media type by the first bytes of a file, whatever its name says; None for what is no image we know."""
+    """The media type from the first bytes of a file; None for an unknown format."""
     if image.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if image.startswith(b"\xff\xd8\xff"):
@@ -170,13 +172,13 @@ async def _read_image(sandbox: Sandbox, path: str, max_bytes: int) -> bytes:
     return image
 
 
-def _answer_in(raw: bytes) -> str:
+def _extract_answer(raw: bytes) -> str:
     """The text of the first choice; ValueError when there is none."""
-    body = jsontext.loads(raw)
+    body = fast_json.loads(raw)
     try:
         content = body["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
-        raise ValueError(f"no choice in {raw[:BODY_SHOWN].decode(errors='replace')}") from None
+        raise ValueError(f"no choice in {raw[:MAX_BODY_CHARS].decode(errors='replace')}") from None
     if isinstance(content, list):
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     if not isinstance(content, str) or not content.strip():
@@ -185,8 +187,6 @@ def _answer_in(raw: bytes) -> str:
 
 
 def _grey_square(side: int) -> bytes:
-    """A PNG of one colour."""
-
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 

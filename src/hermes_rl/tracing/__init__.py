@@ -1,12 +1,12 @@
-"""Traces: what happened when, inside what, in every process of a run; off unless somebody opened a Tracer.
+"""Tracing across the processes of a run; off unless a Tracer is open.
 
-Always true: tracing changes nothing that a rollout does. It is no global: it is on where a span is current, which tasks
-inherit, and elsewhere each call here is one look at a context variable. No words of a message leave unless asked for.
+Always true: tracing never changes what a rollout does. It has no global switch: it is on where a span is current, which
+tasks inherit, and elsewhere each call costs one context variable lookup. Message content is exported only on request.
 """
 
-from hermes_rl.tracing.opening import Tracing, traced
+from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.tracing.span import (
-    NOTHING,
+    NO_SPAN,
     Scope,
     Span,
     TracedSpan,
@@ -16,11 +16,11 @@ from hermes_rl.tracing.span import (
     headers,
     remote_span,
     span,
-    within,
+    use_span,
 )
 
 __all__ = [
-    "NOTHING",
+    "NO_SPAN",
     "Scope",
     "Span",
     "TracedSpan",
@@ -32,5 +32,5 @@ __all__ = [
     "remote_span",
     "span",
     "traced",
-    "within",
+    "use_span",
 ]

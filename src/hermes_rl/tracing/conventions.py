@@ -1,7 +1,7 @@
-"""What spans are called and which attributes they have, after OpenTelemetry's conventions for generative AI.
+"""Span names and attributes, after OpenTelemetry's conventions for generative AI.
 
-Always true: a kind of span that is not known here is exported under its own name. The conventions are still in
-development (semantic-conventions 1.41 and after); these are the names that hold as of November 2026.
+Always true: an unknown operation is exported under its own name. The conventions are still in development
+(semantic-conventions 1.41 and later); these names are valid as of November 2026.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,25 +9,25 @@ from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Kind(Enum):
-    """By what OpenTelemetry calls it."""
+class SpanKind(Enum):
+    """OpenTelemetry's names."""
 
     INTERNAL = "INTERNAL"
     CLIENT = "CLIENT"
     SERVER = "SERVER"
 
 
-class Told(NamedTuple):
+class SpanAttributes(NamedTuple):
     name: str
-    kind: Kind
+    kind: SpanKind
     attributes: dict[str, Any]
 
 
-# Of our short names; a name with a dot goes out as it is, all others below `hermes_rl.`.
-NAMES = {
+# Short names. A name with a dot is exported as is, any other under `hermes_rl.`.
+ATTRIBUTE_NAMES = {
     "model": "gen_ai.request.model",
     "provider": "gen_ai.provider.name",
     "temperature": "gen_ai.request.temperature",
@@ -50,7 +50,7 @@ NAMES = {
     "status": "http.response.status_code",
 }
 
-# What the values of attributes that come without names are.
+# Names of attributes that are passed as bare values.
 FIELDS = {
     "chat": "model provider endpoint temperature max_tokens input_tokens output_tokens finish input output".split(),
     "tool": ["tool", "call"],
@@ -62,36 +62,39 @@ _TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.type": "function"
 _AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "hermes-rl"}
 _REWARD = {"gen_ai.evaluation.name": "reward"}
 
-_KINDS: Mapping[str, tuple[Kind, Callable[[Mapping[str, Any]], str], Mapping[str, Any]]] = {
-    "chat": (Kind.CLIENT, lambda told: f"chat {told.get('model', '')}".rstrip(), _CHAT),
-    "tool": (Kind.INTERNAL, lambda told: f"execute_tool {told.get('tool', '')}".rstrip(), _TOOL),
-    "rollout": (Kind.INTERNAL, lambda told: f"invoke_agent {told.get('agent', '')}".rstrip(), _AGENT),
-    "reward": (Kind.INTERNAL, lambda _: "compute_reward", _REWARD),
-    "verify": (Kind.INTERNAL, lambda _: "verify", {}),
-    "sandbox": (Kind.INTERNAL, lambda _: "start_sandbox", {}),
-    "request": (Kind.SERVER, lambda told: f"{told.get('method', '')} {told.get('route', '')}".strip(), {}),
-    "deliver": (Kind.CLIENT, lambda _: "deliver_group", {}),
-    "lease": (Kind.CLIENT, lambda _: "lease_batch", {}),
-    "acknowledge": (Kind.CLIENT, lambda _: "acknowledge_batch", {}),
-    "release": (Kind.CLIENT, lambda _: "release_batch", {}),
-    "step": (Kind.INTERNAL, lambda _: "train_step", {}),
+_KINDS: Mapping[str, tuple[SpanKind, Callable[[Mapping[str, Any]], str], Mapping[str, Any]]] = {
+    "chat": (SpanKind.CLIENT, lambda given: f"chat {given.get('model', '')}".rstrip(), _CHAT),
+    "tool": (SpanKind.INTERNAL, lambda given: f"execute_tool {given.get('tool', '')}".rstrip(), _TOOL),
+    "rollout": (SpanKind.INTERNAL, lambda given: f"invoke_agent {given.get('agent', '')}".rstrip(), _AGENT),
+    "reward": (SpanKind.INTERNAL, lambda _: "compute_reward", _REWARD),
+    "verify": (SpanKind.INTERNAL, lambda _: "verify", {}),
+    "sandbox": (SpanKind.INTERNAL, lambda _: "start_sandbox", {}),
+    "request": (SpanKind.SERVER, lambda given: f"{given.get('method', '')} {given.get('route', '')}".strip(), {}),
+    "deliver": (SpanKind.CLIENT, lambda _: "deliver_group", {}),
+    "lease": (SpanKind.CLIENT, lambda _: "lease_batch", {}),
+    "acknowledge": (SpanKind.CLIENT, lambda _: "acknowledge_batch", {}),
+    "release": (SpanKind.CLIENT, lambda _: "release_batch", {}),
+    "step": (SpanKind.INTERNAL, lambda _: "train_step", {}),
 }
 
 
-def told(what: str, attributes: Mapping[str, Any] | Sequence[Any] | None) -> Told:
-    """A span as it is exported."""
+def span_attributes(operation: str, attributes: Mapping[str, Any] | Sequence[Any] | None) -> SpanAttributes:
+    """The exported name, kind and attributes of a span."""
     if not isinstance(attributes, Mapping):
-        attributes = dict(zip(FIELDS.get(what, ()), attributes or (), strict=False))
-    kind, name, fixed = _KINDS.get(what, (Kind.INTERNAL, lambda _: what, {}))
+        attributes = dict(zip(FIELDS.get(operation, ()), attributes or (), strict=False))
+    kind, name, fixed = _KINDS.get(operation, (SpanKind.INTERNAL, lambda _: operation, {}))
     given = {full_name(key): value for key, value in attributes.items() if value is not None}
     if endpoint := given.pop("hermes_rl.endpoint", None):
-        # The host and no more: an address may hold a password.
-        place = urlsplit(str(endpoint))
-        given |= {"server.address": place.hostname or "", "server.port": place.port or PORTS.get(place.scheme, 0)}
-    if finish := given.get(NAMES["finish"]):
-        given[NAMES["finish"]] = [str(finish)]
-    return Told(name(attributes), kind, {**fixed, **given})
+        # Only the host: an address may contain a password.
+        url = urlsplit(str(endpoint))
+        given |= {
+            "server.address": url.hostname or "",
+            "server.port": url.port or DEFAULT_PORTS.get(url.scheme, 0),
+        }
+    if finish := given.get(ATTRIBUTE_NAMES["finish"]):
+        given[ATTRIBUTE_NAMES["finish"]] = [str(finish)]
+    return SpanAttributes(name(attributes), kind, {**fixed, **given})
 
 
 def full_name(key: str) -> str:
-    return NAMES.get(key) or (key if "." in key else f"hermes_rl.{key}")
+    return ATTRIBUTE_NAMES.get(key) or (key if "." in key else f"hermes_rl.{key}")

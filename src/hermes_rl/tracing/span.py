@@ -1,8 +1,8 @@
-"""Spans as the code that works makes them: begun, given attributes, ended, and put in a queue as plain tuples.
+"""Spans: created, given attributes, finished, and queued as plain tuples.
 
-Always true: a span begins inside the current one and is current in its block, in tasks started there too. Where none is
-current, `span` gives NOTHING, which does nothing. What a span is called and which attributes every one of its kind has
-is decided where it is exported (`conventions`), so that here it costs two microseconds and no more.
+Always true: a span is a child of the current one and is current in its block, including tasks started there. Without a
+current span, `span` returns NO_SPAN, which does nothing. Exported names and fixed attributes are added by the exporter
+(`conventions`), so a span costs only two microseconds here.
 """
 
 import time
@@ -14,67 +14,67 @@ from random import Random
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-from hermes_rl.errors import WorldError
+from hermes_rl.core.errors import InfrastructureError
 
 Attributes: TypeAlias = dict[str, Any]
-Given: TypeAlias = Attributes | tuple[Any, ...] | None
-"""Attributes by name, or the values alone in the order of `conventions.FIELDS`, which is cheaper."""
-# Not the module's: `setup` seeds that one, and two processes would draw the same numbers.
-_chance = Random()
-# Spans of one process are numbered one after the other, from anywhere: drawing each costs three times as much.
-_next_id = count(_chance.getrandbits(63) + 1).__next__
+SpanValues: TypeAlias = Attributes | tuple[Any, ...] | None
+"""Attributes by name, or bare values in the order of `conventions.FIELDS`, which is cheaper."""
+# Not the global generator: environments seed that one, and two processes would draw the same ids.
+_random = Random()
+# Consecutive ids from a random start: drawing each id costs three times as much.
+_next_id = count(_random.getrandbits(63) + 1).__next__
 _now = time.time_ns
 
 
-class Record(NamedTuple):
-    """A span that has ended. `trace` is in hexadecimal, times are in nanoseconds since 1970."""
+class SpanRecord(NamedTuple):
+    """A finished span. `trace` is in hexadecimal, times are in nanoseconds since 1970."""
 
     trace: str
     id: int
     parent: int
-    what: str
+    operation: str
     began: int
     ended: int
-    attributes: Given
+    attributes: SpanValues
     error: str | None
 
 
-class Keeping(Protocol):
-    """Who takes spans that have ended."""
+class SpanSink(Protocol):
+    """Receives finished spans."""
 
-    share: float
-    """Of the groups, how many are traced, from 0 to 1."""
+    sample_rate: float
+    """Share of groups to trace, from 0 to 1."""
     content: bool
-    """Whether the words of messages may be exported."""
+    """Whether message content may be exported."""
 
     @property
-    def keep(self) -> Callable[[tuple[Any, ...]], object]:
-        """Takes a Record as a tuple."""
+    def put(self) -> Callable[[tuple[Any, ...]], object]:
+        """Queue a SpanRecord, passed as a tuple."""
         ...
 
 
 class Scope:
     """One trace, in this process."""
 
-    __slots__ = ("content", "keep", "keeping", "trace")
+    __slots__ = ("content", "put", "sink", "trace")
 
-    def __init__(self, keeping: Keeping, trace: str) -> None:
-        self.keeping = keeping
-        self.keep = keeping.keep
-        self.content = keeping.content
+    def __init__(self, sink: SpanSink, trace: str) -> None:
+        self.sink = sink
+        self.put = sink.put
+        self.content = sink.content
         self.trace = trace
 
 
 class TracedSpan:
-    """Use as `with`. An exception that leaves the block is the span's error."""
+    """Use as `with`. An exception that leaves the block becomes the span's error."""
 
-    __slots__ = ("_token", "attributes", "began", "error", "id", "parent", "scope", "what")
+    __slots__ = ("_token", "attributes", "began", "error", "id", "operation", "parent", "scope")
     on: Literal[True] = True
 
-    def __init__(self, scope: Scope, parent: int, what: str, attributes: Given = None) -> None:
+    def __init__(self, scope: Scope, parent: int, operation: str, attributes: SpanValues = None) -> None:
         self.scope = scope
         self.parent = parent
-        self.what = what
+        self.operation = operation
         self.attributes = attributes
         self.error: str | None = None
         self.id = _next_id()
@@ -89,31 +89,31 @@ class TracedSpan:
         if error is not None and self.error is None:
             self.error = error_type(error)
         scope = self.scope
-        scope.keep((scope.trace, self.id, self.parent, self.what, self.began, _now(), self.attributes, self.error))
+        scope.put((scope.trace, self.id, self.parent, self.operation, self.began, _now(), self.attributes, self.error))
 
-    def again(self, attributes: Given = None) -> None:
-        """End here, and be the next of its kind: the rounds of a loop, for half of what a span each would cost."""
+    def restart(self, attributes: SpanValues = None) -> None:
+        """Finish this span and start the next of the same operation: for loops, at half the cost of new spans."""
         scope, now = self.scope, _now()
-        scope.keep((scope.trace, self.id, self.parent, self.what, self.began, now, self.attributes, self.error))
+        scope.put((scope.trace, self.id, self.parent, self.operation, self.began, now, self.attributes, self.error))
         self.id, self.began, self.attributes, self.error = _next_id(), now, attributes, None
 
-    def note(self, **attributes: Any) -> None:
-        """Add attributes by name; values that were given without names are replaced."""
+    def set_attributes(self, **attributes: Any) -> None:
+        """Add attributes by name; replaces bare values."""
         self.attributes = {**self.attributes, **attributes} if isinstance(self.attributes, dict) else attributes
 
     @property
     def content(self) -> bool:
-        """Whether the words of messages may be attributes."""
+        """Whether message content may be set as attributes."""
         return self.scope.content
 
     @property
     def traceparent(self) -> str:
-        """As W3C's Trace Context has it."""
+        """In W3C Trace Context format."""
         return f"00-{self.scope.trace}-{self.id:016x}-01"
 
 
-class _Nothing:
-    """No span."""
+class _NoSpan:
+    """The span when tracing is off."""
 
     __slots__ = ()
     on: Literal[False] = False
@@ -125,45 +125,45 @@ class _Nothing:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def again(self, attributes: Given = None) -> None:
-        """There was none."""
+    def restart(self, attributes: SpanValues = None) -> None:
+        """Do nothing."""
 
-    def note(self, **attributes: Any) -> None:
-        """Nobody reads them."""
+    def set_attributes(self, **attributes: Any) -> None:
+        """Do nothing."""
 
 
-Span: TypeAlias = TracedSpan | _Nothing
-NOTHING = _Nothing()
+Span: TypeAlias = TracedSpan | _NoSpan
+NO_SPAN = _NoSpan()
 _current: ContextVar[TracedSpan | None] = ContextVar("current_span", default=None)
 _NO_HEADERS: Mapping[str, str] = {}
-# The kinds of spans that wait for another process, and whose number that process is told.
-CLIENTS = frozenset({"chat", "deliver", "lease", "acknowledge", "release"})
+# Operations that wait for another process and pass it their trace context.
+CLIENT_SPANS = frozenset({"chat", "deliver", "lease", "acknowledge", "release"})
 
 
-def span(what: str, attributes: Given = None) -> Span:
-    """A span inside the current one; NOTHING where tracing is off. Ask `on` before costly attributes are made."""
+def span(operation: str, attributes: SpanValues = None) -> Span:
+    """A child of the current span; NO_SPAN if tracing is off. Check `on` before computing costly attributes."""
     parent = _current.get()
-    return NOTHING if parent is None else TracedSpan(parent.scope, parent.id, what, attributes)
+    return NO_SPAN if parent is None else TracedSpan(parent.scope, parent.id, operation, attributes)
 
 
 @contextmanager
 def group_span(attributes: Attributes) -> Iterator[Span]:
-    """The span of a group: of a share of the groups only, where one is set; nothing inside the others is traced."""
+    """The span of a group, if it is sampled; nothing inside an unsampled group is traced."""
     parent = _current.get()
     if parent is None:
-        yield NOTHING
+        yield NO_SPAN
         return
-    if _chance.random() < parent.scope.keeping.share:
+    if _random.random() < parent.scope.sink.sample_rate:
         with TracedSpan(parent.scope, parent.id, "group", attributes) as begun:
             yield begun
         return
-    with within(None):
-        yield NOTHING
+    with use_span(None):
+        yield NO_SPAN
 
 
 @contextmanager
-def within(parent: TracedSpan | None) -> Iterator[None]:
-    """Within this block that span is current, whoever began it; None: tracing is off."""
+def use_span(parent: TracedSpan | None) -> Iterator[None]:
+    """Make `parent` the current span in this block; None turns tracing off."""
     token = _current.set(parent)
     try:
         yield
@@ -176,36 +176,40 @@ def current_span() -> TracedSpan | None:
 
 
 def current_scope() -> Scope | None:
-    """The trace that is being written here; None where tracing is off."""
+    """The current trace; None if tracing is off."""
     current = _current.get()
     return None if current is None else current.scope
 
 
 def headers() -> Mapping[str, str]:
-    """What tells another process of the current span; nothing unless that span waits for it."""
+    """Trace context headers for a request; empty unless the current span is a client span."""
     current = _current.get()
-    return {"traceparent": current.traceparent} if current is not None and current.what in CLIENTS else _NO_HEADERS
+    return (
+        {"traceparent": current.traceparent}
+        if current is not None and current.operation in CLIENT_SPANS
+        else _NO_HEADERS
+    )
 
 
-def remote_span(keeping: Keeping, traceparent: str | None, what: str, attributes: Attributes) -> Span:
-    """A span whose parent is in another process; NOTHING unless the caller traces."""
-    told = read_traceparent(traceparent)
-    return NOTHING if told is None else TracedSpan(Scope(keeping, told[0]), told[1], what, attributes)
+def remote_span(sink: SpanSink, traceparent: str | None, operation: str, attributes: Attributes) -> Span:
+    """A span with its parent in another process; NO_SPAN unless the caller traces."""
+    parent = read_traceparent(traceparent)
+    return NO_SPAN if parent is None else TracedSpan(Scope(sink, parent[0]), parent[1], operation, attributes)
 
 
 def read_traceparent(text: str | None) -> tuple[str, int] | None:
-    """The trace and the span it names; None for one that is not there, not whole, or not traced."""
+    """The trace and span id; None if it is missing, malformed or not sampled."""
     version, trace, parent, flags, *_ = [*(text or "").strip().lower().split("-"), "", "", "", ""]
     try:
         numbers = int(version, 16), int(trace, 16), int(parent, 16), int(flags, 16)
     except ValueError:
         return None
-    whole = (len(version), len(trace), len(parent), len(flags)) == (2, 32, 16, 2) and version != "ff"
-    return (trace, numbers[2]) if whole and numbers[1] and numbers[2] and numbers[3] & 1 else None
+    valid = (len(version), len(trace), len(parent), len(flags)) == (2, 32, 16, 2) and version != "ff"
+    return (trace, numbers[2]) if valid and numbers[1] and numbers[2] and numbers[3] & 1 else None
 
 
 def new_trace() -> str:
-    return f"{_chance.getrandbits(128) or 1:032x}"
+    return f"{_random.getrandbits(128) or 1:032x}"
 
 
 def new_id() -> int:
@@ -213,5 +217,5 @@ def new_id() -> int:
 
 
 def error_type(error: BaseException) -> str:
-    """A stable word for what went wrong, without any of its text."""
-    return str(error.failure) if isinstance(error, WorldError) else type(error).__name__
+    """A stable error name without the message."""
+    return str(error.failure) if isinstance(error, InfrastructureError) else type(error).__name__

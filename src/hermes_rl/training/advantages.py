@@ -1,25 +1,31 @@
-"""Advantages: what each turn of a rollout is worth beside the other rollouts of its group.
+"""Group-relative advantages, one per turn of a rollout.
 
-Always true: what has nothing to be compared with, or nothing that differs, is worth exactly 0; no score, however large
-or small, makes a NaN.
+Always true: the advantage is exactly 0 where there is nothing to compare with or all scores are equal; no finite score,
+however large or small, gives NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hermes_rl.training.settings import Baseline
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.extensions import ADVANTAGES
 
-# Means of equal scores differ from them by a few last digits, which a standard deviation would blow up to 1.
-EQUAL = 1e-12
+Scores: TypeAlias = NDArray[np.float64]
+# The advantages of a group, from its scores.
+Advantage: TypeAlias = Callable[[Scores], Scores]
+
+# The mean of equal scores is off by rounding error, which dividing by the standard deviation would inflate to 1.
+EQUAL_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredTurns:
-    """A scored rollout: how many turns the policy sampled in it, and what single ones of them scored, if anything."""
+    """A scored rollout: its number of sampled turns, and the turn scores if the environment gives them."""
 
     score: float
     turns: int
@@ -27,30 +33,30 @@ class ScoredTurns:
 
 
 def group_advantages(
-    rollouts: Sequence[ScoredTurns], baseline: Baseline, *, per_turn: bool = False
+    rollouts: Sequence[ScoredTurns], advantage: Advantage, *, per_turn: bool = False
 ) -> list[NDArray[np.float64]]:
-    """For each rollout of a group its advantages, one a turn.
+    """The advantages of each rollout in a group, one per turn.
 
-    Scores are compared, and all turns of a rollout have the same advantage. With `per_turn` it is what a rollout scores
-    from a turn on that is compared, with the rollouts that got to the same turn.
+    By default all turns of a rollout share the advantage of its score. With `per_turn` the return-to-go of each turn is
+    compared across the rollouts that reached that turn.
     """
     if not per_turn:
-        compared = against(np.array([rollout.score for rollout in rollouts]), baseline)
-        return [np.full(rollout.turns, one) for rollout, one in zip(rollouts, compared, strict=True)]
+        values = advantage(np.array([rollout.score for rollout in rollouts]))
+        return [np.full(rollout.turns, value) for rollout, value in zip(rollouts, values, strict=True)]
     columns = zip_longest(*map(returns_to_go, rollouts))
     advantages = [np.zeros(rollout.turns) for rollout in rollouts]
     for turn, column in enumerate(columns):
-        there = [index for index, value in enumerate(column) if value is not None]
-        compared = against(np.array([column[index] for index in there]), baseline)
-        for index, one in zip(there, compared, strict=True):
-            advantages[index][turn] = one
+        present = [index for index, value in enumerate(column) if value is not None]
+        values = advantage(np.array([column[index] for index in present]))
+        for index, value in zip(present, values, strict=True):
+            advantages[index][turn] = value
     return advantages
 
 
 def returns_to_go(rollout: ScoredTurns) -> NDArray[np.float64]:
-    """By turn, the sum of the turn scores from it on; the score of the rollout in all turns where it has none.
+    """Per turn, the sum of turn scores from that turn on; the rollout's score for all turns if it has no turn scores.
 
-    Turns after the last that was scored score 0.
+    Unscored trailing turns count as 0.
     """
     if not rollout.turn_scores:
         return np.full(rollout.turns, rollout.score)
@@ -61,18 +67,41 @@ def returns_to_go(rollout: ScoredTurns) -> NDArray[np.float64]:
         return np.clip(np.cumsum(scores[::-1])[::-1], -largest, largest)
 
 
-def against(values: NDArray[np.float64], baseline: Baseline) -> NDArray[np.float64]:
-    """Values less their baseline; infinite where a difference is beyond float64."""
-    count = len(values)
-    # By a power of two, which keeps every digit: the sum of huge values would overflow.
+def mean(values: Scores) -> Scores:
+    """Minus the mean of the group; infinite where the difference overflows float64."""
+    centred, exponent = _centred(values)
+    return _unscaled(centred, exponent)
+
+
+def mean_std(values: Scores) -> Scores:
+    """The same, divided by the group's standard deviation."""
+    centred, _ = _centred(values)
+    return np.asarray(centred / centred.std()) if centred.any() else centred
+
+
+def leave_one_out(values: Scores) -> Scores:
+    """Minus the mean of the other rollouts of the group."""
+    centred, exponent = _centred(values)
+    return _unscaled(centred * (len(values) / max(len(values) - 1, 1)), exponent)
+
+
+def get_advantage(name: str) -> Advantage:
+    """A built-in advantage, an installed one, or `module:function`; ConfigError for anything else."""
+    advantage: Advantage = ADVANTAGES.resolve(name)
+    if not callable(advantage):
+        raise ConfigError(f"{name} is not an advantage: it needs a function from scores to advantages")
+    return advantage
+
+
+def _centred(values: Scores) -> tuple[Scores, np.integer]:
+    """Deviations from the mean, scaled by a power of two, which is exact; the sum of huge values would overflow."""
     _, exponent = np.frexp(np.abs(values).max(initial=0.0))
     scaled = np.ldexp(values, -exponent)
-    if count < 2 or np.ptp(scaled) <= EQUAL:
-        return np.zeros(count)
-    centred = scaled - scaled.mean()
-    if baseline is Baseline.MEAN_STD:
-        return np.asarray(centred / scaled.std())
-    if baseline is Baseline.LEAVE_ONE_OUT:
-        centred *= count / (count - 1)
+    if len(values) < 2 or np.ptp(scaled) <= EQUAL_TOLERANCE:
+        return np.zeros(len(values)), exponent
+    return scaled - scaled.mean(), exponent
+
+
+def _unscaled(values: Scores, exponent: np.integer) -> Scores:
     with np.errstate(over="ignore"):
-        return np.asarray(np.ldexp(centred, exponent))
+        return np.asarray(np.ldexp(values, exponent))

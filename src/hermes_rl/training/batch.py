@@ -1,41 +1,56 @@
-"""TrainingBatch: what a step takes of a leased batch, and the account of what it leaves out.
+"""Builds training examples from the groups of a leased batch.
 
-Always true: whatever is not trained on is counted under its cause.
+Always true: each example is one sequence with at least one sampled token, and its logprobs and advantages are 0 at
+tokens that were not sampled. A baseline includes every rollout that was scored and not withheld, even if its own
+tokens cannot be trained on. Whatever is not trained on is counted under its exclusion reason.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
-from hermes_rl.training.engine import Example
+import numpy as np
+from numpy.typing import NDArray
+
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.inference.token_engines import SamplingRequest, uncorrectable_reason
+from hermes_rl.store.codec import Columns, GroupView, open_group
+from hermes_rl.training.advantages import ScoredTurns, get_advantage, group_advantages
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import Example
 
 
-class LeftOut(StrEnum):
-    """Why something is not trained on, counted in what its name begins with."""
+class ExclusionReason(StrEnum):
+    """Why something is not trained on; the value is a metric name that begins with the counted unit."""
 
     UNREADABLE = "groups/unreadable"
     GROUP_WITHHELD = "groups/withheld"
     ZERO_SIGNAL = "groups/zero_signal"
-    """Nothing in it is better than anything else."""
+    """All advantages are 0."""
     OVERFLOW = "groups/overflow"
-    """Scores so far apart that no step could be computed."""
+    """An advantage exceeds MAX_ADVANTAGE."""
     BEYOND_BATCH = "groups/beyond_batch_tokens"
     UNSCORED = "rollouts/unscored"
     WITHHELD = "rollouts/withheld"
     UNMATCHED_TURNS = "rollouts/unmatched_turns"
-    """More scores of turns than turns were recorded, and turns are what is compared."""
+    """`per_turn` is set, and there are more turn scores than recorded turns."""
     TOO_LONG = "sequences/too_long"
     UNSAMPLED = "sequences/unsampled"
     NO_LOGPROBS = "sequences/no_logprobs"
     NO_VERSIONS = "sequences/no_versions"
     STALE = "sequences/stale"
     UNCORRECTABLE = "sequences/uncorrectable"
-    """Sampled in a way that no importance weight makes up for."""
+    """Sampled with parameters that importance weights cannot correct for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """A rollout that was scored and not withheld, trained on or not. `group` is its group's place in the batch."""
+class RolloutOutcome:
+    """A rollout that was scored and not withheld, trained on or not. `group` is the group's index in the batch."""
 
     environment: str
     group: int
@@ -47,23 +62,254 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an example comes from, and how many versions the policy is beyond its oldest token."""
+    """The source of an example; `staleness` is the policy version minus the version of its oldest token."""
 
-    outcome: Outcome
+    outcome: RolloutOutcome
     sequence: int
     staleness: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """`origins` has one for each of `examples`."""
+    """`origins` runs parallel to `examples`."""
 
     groups: int
     examples: tuple[Example, ...]
     origins: tuple[Origin, ...]
-    outcomes: tuple[Outcome, ...]
-    left_out: Mapping[LeftOut, int]
+    outcomes: tuple[RolloutOutcome, ...]
+    excluded: Mapping[ExclusionReason, int]
 
     @property
     def groups_used(self) -> int:
         return len({origin.outcome.group for origin in self.origins})
+
+
+class SequenceColumns(NamedTuple):
+    """The token columns of one stored sequence.
+
+    `logprobs` and `versions` are NaN where the record has none; float64 holds every version exactly.
+    """
+
+    tokens: NDArray[np.int64]
+    sampled: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.float64]
+
+    @property
+    def targets(self) -> NDArray[np.bool_]:
+        """Mask of the sampled tokens after the first, which has no context to be predicted from."""
+        return self.sampled[1:]
+
+    @property
+    def oldest_version(self) -> float:
+        """Minimum over all targets; NaN if any target has none."""
+        return float(self.versions[1:][self.targets].min(initial=np.inf))
+
+    @property
+    def turns(self) -> int:
+        """Number of contiguous sampled spans: the chat template puts at least one token between two turns."""
+        return int(_turn_starts(self.sampled).sum())
+
+    @property
+    def turn_of_each(self) -> NDArray[np.int64]:
+        """The turn index of each sampled token, from 0."""
+        return np.asarray(np.cumsum(_turn_starts(self.sampled)) - 1)
+
+
+def rollout_scores(columns: Columns) -> list[float | None]:
+    scores = iter(columns.scores.tolist())
+    return [next(scores) if scored else None for scored in _flags(columns.scored, len(columns.sequences))]
+
+
+def rollout_sequences(columns: Columns) -> list[list[SequenceColumns]]:
+    """The sequences of each rollout."""
+    count = len(columns.tokens)
+    tokens = np.asarray(columns.tokens, np.int64)
+    sampled = _flags(columns.masks, count)
+    logprobs = np.full(count, np.nan, np.float32)
+    logprobs[_flags(columns.logprobs_at, count)] = columns.logprobs
+    versions = np.full(count, np.nan)
+    versions[_flags(columns.versions_at, count)] = np.repeat(
+        np.asarray(columns.versions), np.asarray(columns.version_runs)
+    )
+    sequences = [
+        SequenceColumns(tokens[begin:end], sampled[begin:end], logprobs[begin:end], versions[begin:end])
+        for begin, end in pairwise(accumulate(columns.lengths, initial=0))
+    ]
+    return [sequences[begin:end] for begin, end in pairwise(accumulate(columns.sequences, initial=0))]
+
+
+def _flags(bits: "memoryview[int]", count: int) -> NDArray[np.bool_]:
+    return np.unpackbits(np.asarray(bits, np.uint8), count=count).astype(np.bool_)
+
+
+def _turn_starts(sampled: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    previous = np.concatenate(([False], sampled[:-1]))
+    return sampled & ~previous
+
+
+log = logging.getLogger(__name__)
+
+# Adam squares gradients, and the squares must fit in float32.
+MAX_ADVANTAGE = 1e19
+# Provenance key of groups that arrived over the Atropos protocol.
+ATROPOS = "atropos-protocol"
+ZEROED = "set_advantage_to_zero"
+
+
+@dataclass(slots=True)
+class _GroupExamples:
+    """The examples of one group, and what was excluded."""
+
+    examples: list[tuple[Example, Origin]] = field(default_factory=list)
+    outcomes: list[RolloutOutcome] = field(default_factory=list)
+    excluded: Counter[ExclusionReason] = field(default_factory=Counter)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(example.tokens) + 1 for example, _ in self.examples)
+
+
+def training_batch(groups: Iterable[bytes], settings: TrainerSettings, version: int) -> TrainingBatch:
+    """Select what to train on from `groups`, oldest first. `version` is the current policy version.
+
+    Whole groups are taken until one does not fit into `max_batch_tokens`; a group larger than that is skipped.
+    """
+    parts = [_read_group(data, number, settings, version) for number, data in enumerate(groups)]
+    examples: list[tuple[Example, Origin]] = []
+    excluded: Counter[ExclusionReason] = Counter()
+    limit, used, full = settings.max_batch_tokens or float("inf"), 0, False
+    for part in parts:
+        excluded.update(part.excluded)
+        full = full or used + part.tokens > limit >= part.tokens
+        if part.examples and (full or part.tokens > limit):
+            excluded[ExclusionReason.BEYOND_BATCH] += 1
+        else:
+            examples += part.examples
+            used += part.tokens
+    return TrainingBatch(
+        groups=len(parts),
+        examples=tuple(example for example, _ in examples),
+        origins=tuple(origin for _, origin in examples),
+        outcomes=tuple(outcome for part in parts for outcome in part.outcomes),
+        excluded=excluded,
+    )
+
+
+def _read_group(data: bytes, number: int, settings: TrainerSettings, version: int) -> _GroupExamples:
+    try:
+        return _group_examples(open_group(data), number, settings, version)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        # The API does not validate everything, and one bad group must not fail the run each time it is leased.
+        log.warning("group %d of the batch cannot be read: %s: %s", number, type(error).__name__, error)
+        return _GroupExamples(excluded=Counter({ExclusionReason.UNREADABLE: 1}))
+
+
+def _group_examples(view: GroupView, number: int, settings: TrainerSettings, version: int) -> _GroupExamples:
+    result = _GroupExamples()
+    if view.group["withheld"] is not None:
+        result.excluded[ExclusionReason.GROUP_WITHHELD] += 1
+        return result
+    sequences = rollout_sequences(view.columns)
+    result.outcomes = list(_outcomes(view, number, sequences, result.excluded))
+    advantages = _advantages(view, result, settings)
+    largest = max((float(np.abs(values).max(initial=0.0)) for values in advantages.values()), default=0.0)
+    if largest == 0 or largest > MAX_ADVANTAGE:
+        result.excluded[ExclusionReason.ZERO_SIGNAL if largest == 0 else ExclusionReason.OVERFLOW] += 1
+        return result
+    for outcome, turn_advantages in advantages.items():
+        samplings = view.rollouts[outcome.rollout]["sampling"]
+        turn = 0
+        for index, (sequence, sampling) in enumerate(zip(sequences[outcome.rollout], samplings, strict=True)):
+            reason = _exclusion_reason(sequence, sampling, settings, version)
+            if reason is None:
+                origin = Origin(outcome, index, int(version - sequence.oldest_version))
+                example = _example(sequence, turn_advantages[turn : turn + sequence.turns])
+                result.examples.append((example, origin))
+            else:
+                result.excluded[reason] += 1
+            turn += sequence.turns
+    return result
+
+
+def _outcomes(
+    view: GroupView, number: int, sequences: list[list[SequenceColumns]], excluded: Counter[ExclusionReason]
+) -> Iterator[RolloutOutcome]:
+    environment = str(view.group["provenance"].get("environment"))
+    for index, (score, rollout) in enumerate(zip(rollout_scores(view.columns), view.rollouts, strict=True)):
+        if score is None:
+            excluded[ExclusionReason.UNSCORED] += 1
+        elif rollout["withheld"] is not None:
+            excluded[ExclusionReason.WITHHELD] += 1
+        else:
+            turns = sum(sequence.turns for sequence in sequences[index])
+            components = {name: float(value) for name, value in rollout["components"].items()}
+            yield RolloutOutcome(environment, number, index, score, components, turns)
+
+
+def _advantages(
+    view: GroupView, result: _GroupExamples, settings: TrainerSettings
+) -> dict[RolloutOutcome, NDArray[np.float64]]:
+    """One advantage per turn, by rollout."""
+    compared: dict[RolloutOutcome, ScoredTurns] = {}
+    for outcome in result.outcomes:
+        turn_scores = tuple(map(float, view.rollouts[outcome.rollout]["turn_scores"]))
+        scored = ScoredTurns(outcome.score, outcome.turns, turn_scores)
+        if settings.per_turn and len(scored.turn_scores) > scored.turns:
+            result.excluded[ExclusionReason.UNMATCHED_TURNS] += 1
+        else:
+            compared[outcome] = scored
+    advantage = get_advantage(settings.advantage)
+    advantages = group_advantages(list(compared.values()), advantage, per_turn=settings.per_turn)
+    zeroed = _zeroed(view)
+    return {
+        outcome: np.zeros_like(values) if outcome.rollout in zeroed else values
+        for outcome, values in zip(compared, advantages, strict=True)
+    }
+
+
+def _exclusion_reason(
+    sequence: SequenceColumns, sampling: Mapping[str, Any], settings: TrainerSettings, version: int
+) -> ExclusionReason | None:
+    """Why a sequence cannot be trained on; None when it can."""
+    checks = (
+        (len(sequence.tokens) > settings.max_token_trainer_length, ExclusionReason.TOO_LONG),
+        (not sequence.targets.any(), ExclusionReason.UNSAMPLED),
+        (np.isnan(sequence.logprobs[1:][sequence.targets]).any(), ExclusionReason.NO_LOGPROBS),
+        (np.isnan(sequence.oldest_version), ExclusionReason.NO_VERSIONS),
+        (version - sequence.oldest_version > settings.max_staleness, ExclusionReason.STALE),
+        (not _correctable(sampling), ExclusionReason.UNCORRECTABLE),
+    )
+    return next((reason for holds, reason in checks if holds), None)
+
+
+def _correctable(sampling: Mapping[str, Any]) -> bool:
+    try:
+        request = SamplingRequest.from_parameters({name: sampling[name] for name in ("temperature", "top_p", "top_k")})
+    except ConfigError:
+        return False
+    # Logprobs of unknown kind may be the raw model's.
+    return uncorrectable_reason(request, sampling["logprobs"] or "raw") is None
+
+
+def _example(sequence: SequenceColumns, advantages: NDArray[np.float64]) -> Example:
+    token_advantages = np.zeros(len(sequence.targets), np.float32)
+    token_advantages[sequence.targets] = advantages[sequence.turn_of_each[1:][sequence.targets]]
+    return Example(
+        tokens=sequence.tokens[:-1],
+        targets=sequence.tokens[1:],
+        logprobs=np.where(sequence.targets, sequence.logprobs[1:], np.float32(0)),
+        advantages=token_advantages,
+        mask=sequence.targets.astype(np.float32),
+    )
+
+
+def _zeroed(view: GroupView) -> set[int]:
+    """Rollouts that count in the baseline but get advantage 0: Atropos overrides name single rollouts or the group."""
+    if view.group["group_overrides"].get(ZEROED):
+        return set(range(len(view.rollouts)))
+    if ATROPOS not in view.group["provenance"]["versions"]:
+        return set()
+    text = view.item["item"]["atropos"].get("overrides")
+    overrides = fast_json.loads(text) if text else None
+    return {index for index, each in enumerate(overrides or []) if isinstance(each, dict) and each.get(ZEROED)}

@@ -1,38 +1,37 @@
-"""Policy: what the inference server draws from, the newest weights at every moment.
+"""Policy: what the inference server samples from, always the newest weights.
 
-Always true: every token comes with the version of the weights that drew it; a policy that cannot sample says so before
-anybody asks.
+Always true: every token carries the version of the weights that sampled it; a policy that cannot sample has no version.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Answer
+from hermes_rl.inference.tokens.completion import Answer
 
 
-class Sampler(Protocol):
-    """Draws from one set of weights, which never changes."""
+class WeightsSampler(Protocol):
+    """Samples from one fixed set of weights."""
 
     async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
-        """`request.n` completions of a prompt; their versions are all None. EndpointError when the engine fails."""
+        """Sample `request.n` completions, with versions all None. Raises EndpointError when the engine fails."""
         ...
 
     async def logprobs(self, ids: Sequence[int]) -> list[float | None]:
-        """The logprob of each token after those before it; None for the first."""
+        """The logprob of each token given its prefix; None for the first."""
         ...
 
 
 class Policy(Protocol):
     @property
     def version(self) -> int | None:
-        """Of the weights that a request would be answered from now; None while none can be sampled from."""
+        """The version that a request would sample from now; None while there is none."""
         ...
 
     async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
-        """`request.n` completions, each token with its version. EndpointError when it cannot be had."""
+        """Sample `request.n` completions, each token with its version. Raises EndpointError on failure."""
         ...
 
     async def logprobs(self, ids: Sequence[int]) -> tuple[int, list[float | None]]:
-        """The version that scores them, and the logprob of each token; None for the first."""
+        """The scoring version, and the logprob of each token; None for the first."""
         ...

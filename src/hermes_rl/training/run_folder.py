@@ -1,7 +1,7 @@
-"""The folder of one training run: its settings and state, its lineage, its metrics.
+"""The folder of one training run: settings and state (`run.json`), lineage, metrics.
 
-Always true: `run.json` is whole at every moment, and says `running` only of a run that a process has taken on; weights
-of another model or another rank are never continued under the same name.
+Always true: `run.json` is replaced atomically, and only the process that holds the folder sets it to `running`; a run
+is never resumed with another base model or LoRA rank.
 """
 
 import os
@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError
-from hermes_rl.home import rl_home
-from hermes_rl.store.holding import only_writer
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.core.paths import rl_home
 from hermes_rl.store.records import write_document
-from hermes_rl.training.lineage import Lineage
-from hermes_rl.training.settings import TrainerSettings
+from hermes_rl.training.checkpoints import Lineage
+from hermes_rl.training.config import TrainerSettings
 from hermes_rl.version import __version__
 
-# What a checkpoint cannot be loaded into another of.
+# Settings that a checkpoint depends on.
 FIXED = ("base_model", "lora_rank")
 
 
@@ -31,7 +31,7 @@ class RunFolder:
     @classmethod
     def named(cls, name: str) -> "RunFolder":
         if not name or Path(name).name != name:
-            raise ConfigError(f"--run {name!r} must be a plain name, like terminal-words-1")
+            raise ConfigError(f"--run {name!r} must be a name without slashes, like terminal-words-1")
         return cls(rl_home() / "runs" / name)
 
     @property
@@ -43,19 +43,19 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @contextmanager
-    def taken(self, settings: TrainerSettings) -> Iterator[Lineage]:
-        """Hold the folder for this process, and what was learned in it so far."""
+    def acquire(self, settings: TrainerSettings) -> Iterator[Lineage]:
+        """Lock the folder for this process, and read its lineage."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with only_writer(self.path / "lineage.jsonl", "--run"):
-            before = self.told()
+        with exclusive_lock(self.path / "lineage.jsonl", "--run"):
+            before = self.read_state()
             for field in FIXED:
                 was, now = (before.get("settings") or {}).get(field), getattr(settings, field)
                 if was not in (None, now):
                     raise ConfigError(
-                        f"the run {self.name} has {field} {was!r}, not {now!r}; go on with that, or name another run "
-                        "with --run"
+                        f"the run {self.name} has {field} {was!r}, not {now!r}; use the same value, or choose another "
+                        "run with --run"
                     )
-            self.tell(
+            self.update_state(
                 name=self.name,
                 state="running",
                 error=None,
@@ -66,21 +66,21 @@ class RunFolder:
             )
             yield Lineage(self.path / "lineage.jsonl")
 
-    def told(self) -> dict[str, Any]:
-        """What `run.json` says; nothing where there is none."""
+    def read_state(self) -> dict[str, Any]:
+        """The content of `run.json`; empty if it does not exist."""
         try:
-            said: dict[str, Any] = jsontext.loads((self.path / "run.json").read_bytes())
+            state: dict[str, Any] = fast_json.loads((self.path / "run.json").read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ConfigError(
-                f"{self.path / 'run.json'} cannot be read: {error}; name another run with --run"
+                f"{self.path / 'run.json'} cannot be read: {error}; choose another run with --run"
             ) from error
-        return said
+        return state
 
-    def tell(self, **news: Any) -> None:
-        """Write what is new into `run.json`, beside what stands there."""
-        write_document(self.path / "run.json", {**self.told(), **news, "changed_at": _now()})
+    def update_state(self, **changes: Any) -> None:
+        """Merge `changes` into `run.json`."""
+        write_document(self.path / "run.json", {**self.read_state(), **changes, "changed_at": _now()})
 
 
 def _now() -> str:

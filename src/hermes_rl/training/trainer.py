@@ -1,9 +1,8 @@
-"""The trainer: batches leased, learned from, kept in a checkpoint and acknowledged, and the new policy published.
+"""The trainer: lease a batch, take a step, checkpoint, acknowledge the batch, publish the new policy version.
 
 Always true: in the lineage of the weights each batch made exactly one step; a batch is acknowledged only when a
-checkpoint on the engine's disk holds what was learned from it; a version names one set of weights and is never used
-twice. Whatever fails, the run goes back to its last checkpoint, as a run that is started again does; one that fails too
-often at the same step has failed, and says so.
+checkpoint on the engine's disk contains its step; a version names one set of weights and is never reused. After any
+failure the run resumes from its last checkpoint, as after a restart; too many failures at one step fail the run.
 """
 
 import asyncio
@@ -19,47 +18,47 @@ from typing import Protocol
 from hermes_rl import tracing
 from hermes_rl.api.client.connection import ApiError
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.api.wire import LeasedBatch
-from hermes_rl.errors import HermesRLError
-from hermes_rl.stopping import Stop, Stopped
-from hermes_rl.training.engine import EngineError, Saved, TrainingEngine
-from hermes_rl.training.lineage import Checkpoint, Lineage
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.waiting import pause
+from hermes_rl.api.schemas import LeasedBatch
+from hermes_rl.core.backoff import backoff_seconds
+from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.shutdown import Stopped, StopSignal
+from hermes_rl.training.checkpoints import Checkpoint, Lineage
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import EngineCheckpoint, EngineError, TrainingEngine
 
 log = logging.getLogger(__name__)
 
 COMPLETE = "complete"
-# How long a question for a batch takes before it is looked whether to stop.
-WAIT = 30.0
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+# Long-poll duration of one lease request.
+LEASE_WAIT_S = 30.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
 
 class RunFailedError(HermesRLError):
-    """The run cannot go on; what it learned up to its last checkpoint is kept."""
+    """The run cannot continue; its last checkpoint is preserved."""
 
 
-class Learning(Protocol):
-    async def learn(
+class TrainingStep(Protocol):
+    async def run(
         self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int
     ) -> dict[str, float]:
-        """Take one step from a batch; its metrics. EngineError where the engine fails."""
+        """Take one step on a batch and return its metrics. Raises EngineError when the engine fails."""
         ...
 
 
-class Publishing(Protocol):
-    """Whoever samples from the weights in training."""
+class WeightSync(Protocol):
+    """Makes new weights the policy that is sampled from."""
 
     async def publish(self, version: int, engine: TrainingEngine, sampler: str) -> None: ...
 
     def withdraw(self) -> None:
-        """The engine is gone: nothing can be sampled until the next version."""
+        """The engine is lost: nothing can be sampled until the next version."""
         ...
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a run is, for whoever watches. `version` is the policy's; `state` is in words."""
+class TrainingProgress:
+    """Progress of a run, for display. `version` is the policy version, `state` a phrase."""
 
     total_steps: int
     step: int = 0
@@ -68,9 +67,9 @@ class Progress:
 
 
 class Trainer:
-    """One run in this process. `open_engine` gives a policy from a checkpoint's state, or a new one.
+    """One training run. `open_engine` opens the policy of a checkpoint's state, or a new one for None.
 
-    `stay` is called after the last step where the policy is to be sampled from until it is told to stop.
+    Given `on_complete`, the trainer calls it after the last step and then waits for the stop signal.
     """
 
     def __init__(
@@ -79,163 +78,164 @@ class Trainer:
         lineage: Lineage,
         client: TrainerClient,
         open_engine: Callable[[str | None], Awaitable[TrainingEngine]],
-        learning: Learning,
-        publishing: Publishing,
-        told: Callable[[int, dict[str, float]], None],
-        stay: Callable[[], None] | None = None,
+        training_step: TrainingStep,
+        weight_sync: WeightSync,
+        on_step: Callable[[int, dict[str, float]], None],
+        on_complete: Callable[[], None] | None = None,
     ) -> None:
-        self._stay = stay
         self._settings, self._lineage, self._client = settings, lineage, client
-        self._open_engine, self._learning, self._publishing, self._told = open_engine, learning, publishing, told
-        self.progress = Progress(settings.total_steps)
+        self._open_engine, self._training_step, self._weight_sync = open_engine, training_step, weight_sync
+        self._on_step, self._on_complete = on_step, on_complete
+        self.progress = TrainingProgress(settings.total_steps)
         self._engine: TrainingEngine | None = None
         self._lost: EngineError | None = None
-        self._news = asyncio.Event()
-        self._todo: deque[LeasedBatch] = deque()
-        self._life = uuid.uuid4().hex[:8]
+        self._engine_lost = asyncio.Event()
+        self._pending: deque[LeasedBatch] = deque()
+        self._session_id = uuid.uuid4().hex[:8]
 
-    async def run(self, stop: Stop) -> str:
-        """Train to the last step, or until it is told to stop; COMPLETE, or why it ended."""
+    async def run(self, stop: StopSignal) -> str:
+        """Train to the last step or the stop signal; returns COMPLETE or the stop reason."""
         failed_at, failures = -1, 0
         try:
             while True:
                 try:
-                    await stop.unless(self._begin())
+                    await stop.run_until_stopped(self._restore())
                     return await self._train(stop)
                 except Stopped:
                     return str(stop.reason)
                 except (EngineError, ApiError) as error:
                     failures = failures + 1 if self.progress.step == failed_at else 1
                     failed_at = self.progress.step
-                    self._give_up_on(error, failures)
-                    self.progress.state = f"going back to the last checkpoint: {error}"
-                    await asyncio.sleep(pause(failures - 1, first=FIRST_PAUSE, longest=LONGEST_PAUSE))
+                    self._retry_or_fail(error, failures)
+                    self.progress.state = f"resuming from the last checkpoint: {error}"
+                    await asyncio.sleep(backoff_seconds(failures - 1, first=FIRST_RETRY_S, longest=LONGEST_RETRY_S))
         finally:
-            await self._leave_engine()
+            await self._close_engine()
 
     def engine_lost(self, error: EngineError) -> None:
-        """Somebody who samples found that the engine has lost the policy, which a trainer that waits does not see."""
+        """Called by weight sync when the engine has lost the policy, which a waiting trainer would not notice."""
         self._lost = error
-        self._news.set()
+        self._engine_lost.set()
 
-    def _give_up_on(self, error: HermesRLError, failures: int) -> None:
-        self._publishing.withdraw()
+    def _retry_or_fail(self, error: HermesRLError, failures: int) -> None:
+        self._weight_sync.withdraw()
         step, last = self.progress.step + 1, self._lineage.last
-        if failures > self._settings.step_retries or (isinstance(error, EngineError) and error.lasting):
-            kept = f"the checkpoint of step {last.step} is kept" if last else "nothing was learned yet"
+        if failures > self._settings.step_retries or (isinstance(error, EngineError) and error.permanent):
+            saved = f"the checkpoint of step {last.step} is saved" if last else "there is no checkpoint yet"
             raise RunFailedError(
-                f"step {step} failed {failures} times: {error}; {kept}: mend it and start the same command again"
+                f"step {step} failed {failures} times: {error}; {saved}: fix the cause and run the same command again"
             ) from error
         log.warning("step %d failed (%d of %d): %s", step, failures, self._settings.step_retries + 1, error)
 
-    async def _begin(self) -> None:
-        """From the last checkpoint, or anew: the engine's weights, what is on loan, the version, the sampler."""
+    async def _restore(self) -> None:
+        """Restore weights, leased batches, version and sampler from the last checkpoint, or start from scratch."""
         self.progress.state = "waiting for the trajectory API"
         settings, client = self._settings, self._client
         await client.register(settings.batch_size, settings.max_staleness)
         known = await client.version()
         self.progress.state = "waiting for the engine"
-        await self._leave_engine()
+        await self._close_engine()
         self._lost = None
-        self._news.clear()
+        self._engine_lost.clear()
         last = self._lineage.last
         self._engine = engine = await self._open_engine(last.state if last else None)
-        # Weights keep their number, unless the API has heard of later ones: those were rolled back, or another run's.
+        # Weights keep their version, unless the API knows a later one, of rolled-back weights or another run.
         version = last.version if last else 0
         version = known + 1 if known > version else version
         if last is None:
-            last = self._keep(0, version, [], await engine.save(self._name(0)))
+            last = self._record(0, version, [], await engine.save(self._name(0)))
             sampler = last.sampler
         else:
-            # The engine samples only from what it saved in its own life.
+            # The engine samples only from weights that the current process saved.
             sampler = await engine.save_sampler(self._name(last.step))
-        await self._settle_loans(last)
+        await self._recover_leases(last)
         self.progress.step = last.step
         await self._publish(version, sampler, known=known)
 
-    async def _settle_loans(self, last: Checkpoint) -> None:
-        """Acknowledge what the checkpoint holds; what was on loan besides is learned from first."""
+    async def _recover_leases(self, last: Checkpoint) -> None:
+        """Acknowledge the checkpoint's batches; other leased batches are trained on first."""
         try:
             await self._client.acknowledge(*last.batches)
         except ApiError as error:
-            # Of an API with another store, or of one that gave them to somebody else.
-            log.warning("batches of step %d cannot be acknowledged: %s", last.step, error)
-        learned = self._lineage.batches
-        # A question for a batch that was broken off may have been granted: asked again it is on loan for sure.
+            # The API has another store, or leased the batches to another trainer.
+            log.warning("cannot acknowledge the batches of step %d: %s", last.step, error)
+        trained = self._lineage.batches
+        # An interrupted lease request may have been granted; another one makes the lease visible below.
         await self._client.lease(wait=0)
-        loaned = [number for number in await self._client.on_loan() if number not in learned]
-        self._todo = deque([await self._client.batch(number) for number in loaned])
+        loaned = [number for number in await self._client.on_loan() if number not in trained]
+        self._pending = deque([await self._client.batch(number) for number in loaned])
 
-    async def _train(self, stop: Stop) -> str:
+    async def _train(self, stop: StopSignal) -> str:
         while self.progress.step < self._settings.total_steps:
-            await self._to_next_checkpoint(stop)
+            await self._train_to_checkpoint(stop)
             if stop.reason is not None:
                 return stop.reason
         await self._finish()
-        if self._stay is not None:
-            self._stay()
+        if self._on_complete is not None:
+            self._on_complete()
             try:
-                await stop.unless(self._news.wait())
+                await stop.run_until_stopped(self._engine_lost.wait())
             except Stopped:
                 return COMPLETE
             raise self._lost or EngineError("the engine is lost")
         return COMPLETE
 
-    async def _to_next_checkpoint(self, stop: Stop) -> None:
-        """Steps until a checkpoint is due, and the checkpoint; one that is told to stop comes earlier."""
-        engine, batches = self._started(), list[int]()
-        async with AsyncExitStack() as held:
+    async def _train_to_checkpoint(self, stop: StopSignal) -> None:
+        """Take steps until a checkpoint is due, and save it; a stop signal brings it forward."""
+        engine, batches = self._current_engine(), list[int]()
+        async with AsyncExitStack() as leases:
             due = False
             while not due:
-                clock = Clock()
+                timer = StepTimer()
                 try:
-                    batch = await stop.unless(self._next_batch())
+                    batch = await stop.run_until_stopped(self._next_batch())
                 except Stopped:
                     if batches:
                         await self._checkpoint(engine, batches)
                     return
-                await held.enter_async_context(self._client.held(batch))
-                clock.lap("wait")
+                await leases.enter_async_context(self._client.held(batch))
+                timer.lap("wait")
                 with tracing.span("step") as span:
-                    metrics = await self._step(engine, batch, clock)
+                    metrics = await self._step(engine, batch, timer)
                     batches.append(batch.id)
-                    due = self._is_due() or stop.reason is not None
+                    due = self._checkpoint_due() or stop.reason is not None
                     if due:
                         await self._checkpoint(engine, batches)
                     else:
                         await self._publish(self.progress.version + 1, await engine.save_sampler(self._name()))
-                    span.note(step=self.progress.step, batch=batch.id, version=self.progress.version)
-                clock.lap("save")
-                self._told(self.progress.step, metrics | clock.metrics())
+                    span.set_attributes(step=self.progress.step, batch=batch.id, version=self.progress.version)
+                timer.lap("save")
+                self._on_step(self.progress.step, metrics | timer.metrics())
 
-    def _is_due(self) -> bool:
+    def _checkpoint_due(self) -> bool:
         step, settings = self.progress.step, self._settings
         return step % settings.checkpoint_interval == 0 or step >= settings.total_steps
 
     async def _next_batch(self) -> LeasedBatch:
-        """What was on loan already, else the next; EngineError when the engine is lost meanwhile."""
+        """A batch leased before the restart, else the next one. Raises EngineError when the engine is lost."""
         self.progress.state = "waiting for a batch"
-        if self._todo:
-            return self._todo.popleft()
+        if self._pending:
+            return self._pending.popleft()
         while self._lost is None:
-            leasing, news = asyncio.create_task(self._client.lease(wait=WAIT)), asyncio.create_task(self._news.wait())
+            leasing = asyncio.create_task(self._client.lease(wait=LEASE_WAIT_S))
+            lost = asyncio.create_task(self._engine_lost.wait())
             try:
-                await asyncio.wait({leasing, news}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({leasing, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if leasing.done() and (batch := leasing.result()) is not None:
                     return batch
             finally:
                 leasing.cancel()
-                news.cancel()
-                await asyncio.wait({leasing, news})
+                lost.cancel()
+                await asyncio.wait({leasing, lost})
         raise self._lost
 
-    async def _step(self, engine: TrainingEngine, batch: LeasedBatch, clock: "Clock") -> dict[str, float]:
+    async def _step(self, engine: TrainingEngine, batch: LeasedBatch, timer: "StepTimer") -> dict[str, float]:
         progress = self.progress
-        progress.state = "learning"
+        progress.state = "training"
         groups = [group async for group in self._client.groups(batch)]
-        clock.lap("read")
-        metrics = await self._learning.learn(engine, groups, step=progress.step, version=progress.version)
-        clock.lap("learn")
+        timer.lap("read")
+        metrics = await self._training_step.run(engine, groups, step=progress.step, version=progress.version)
+        timer.lap("learn")
         progress.step += 1
         return metrics
 
@@ -243,60 +243,59 @@ class Trainer:
         self.progress.state = "saving"
         saved = await engine.save(self._name())
         version = self.progress.version + 1
-        self._keep(self.progress.step, version, batches, saved)
+        self._record(self.progress.step, version, batches, saved)
         await self._client.acknowledge(*batches)
         await self._publish(version, saved.sampler)
         for old in self._lineage.surplus(self._settings.keep_checkpoints):
-            await engine.delete(Saved(old.state, old.sampler))
-            self._lineage.note_deleted(old)
+            await engine.delete(EngineCheckpoint(old.state, old.sampler))
+            self._lineage.mark_deleted(old)
 
-    def _keep(
-        self, step: int, version: int, batches: Sequence[int], saved: Saved, *, final: bool = False
+    def _record(
+        self, step: int, version: int, batches: Sequence[int], saved: EngineCheckpoint, *, final: bool = False
     ) -> Checkpoint:
         checkpoint = Checkpoint(step, version, tuple(batches), saved.state, saved.sampler, final=final)
         self._lineage.add(checkpoint)
         return checkpoint
 
     async def _publish(self, version: int, sampler: str, *, known: int = -1) -> None:
-        """The API first: nobody may sample under a number that another set of weights could still get."""
+        """Set the version at the API first, so that no other weights can be sampled under it."""
         self.progress.state = "publishing"
         if version != known:
             await self._client.set_version(version)
         self.progress.version = version
-        await self._publishing.publish(version, self._started(), sampler)
+        await self._weight_sync.publish(version, self._current_engine(), sampler)
 
     async def _finish(self) -> None:
-        """The last weights once more under a name of their own, which no keep policy removes."""
+        """Save the last weights once more as the final checkpoint, which is never deleted."""
         last = self._lineage.last
         if last is not None and not last.final:
-            saved = await self._started().save(f"final-{self._life}")
-            self._keep(last.step, last.version, (), saved, final=True)
+            saved = await self._current_engine().save(f"final-{self._session_id}")
+            self._record(last.step, last.version, (), saved, final=True)
         self.progress.state = COMPLETE
 
-    async def _leave_engine(self) -> None:
+    async def _close_engine(self) -> None:
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await engine.close()
 
-    def _started(self) -> TrainingEngine:
+    def _current_engine(self) -> TrainingEngine:
         if self._engine is None:
             raise RuntimeError("the trainer has no engine yet")
         return self._engine
 
     def _name(self, step: int | None = None) -> str:
-        """Of a checkpoint. Another life that saves the same step does not write over it."""
-        return f"step-{self.progress.step if step is None else step:06d}-{self._life}-{uuid.uuid4().hex[:4]}"
+        """A unique checkpoint name: saving the same step again never overwrites it."""
+        return f"step-{self.progress.step if step is None else step:06d}-{self._session_id}-{uuid.uuid4().hex[:4]}"
 
 
-class Clock:
-    """What the time of a step went into."""
+class StepTimer:
+    """Splits the wall time of a step into laps."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self._laps: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """The time since the last lap was for this."""
         now = time.monotonic()
         self._laps[name], self._last = now - self._last, now
 

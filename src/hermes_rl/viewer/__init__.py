@@ -1,4 +1,4 @@
-"""Looking at what hermes-rl wrote, in a browser on this machine: runs, groups, evaluations, trajectory databases.
+"""The viewer: runs, groups, evaluations and trajectory databases in a browser on this machine.
 
-Always true: looking changes nothing of what is looked at, and every answer is bounded, however large the source is.
+Always true: it never changes its sources, and every response has a bounded size.
 """

@@ -1,7 +1,7 @@
-"""What there is to look at: sources by their ids, each with what a list says of it.
+"""The catalog of sources by id, with the description that lists show.
 
-Always true: a source is only given by an id that was found before, never by a path; what was found is looked for again
-after a moment, so that a new run or evaluation comes into the list by itself.
+Always true: a source is looked up by a discovered id, never by a path; discovery repeats every few seconds, so that new
+runs and evaluations appear by themselves.
 """
 
 import time
@@ -10,46 +10,46 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from hermes_rl.viewer.keeping import Progress
-from hermes_rl.viewer.sources.finding import find_sources
-from hermes_rl.viewer.sources.source import Runs, Source
+from hermes_rl.viewer.index_cache import IndexProgress
+from hermes_rl.viewer.sources.discover import find_sources
+from hermes_rl.viewer.sources.source import RecordSource, Runs
 
-FOUND_SECONDS = 2.0
+REFRESH_SECONDS = 2.0
 
 
-class NotThereError(Exception):
-    """There is no such source, group or rollout."""
+class NotFoundError(Exception):
+    """No such source, group or rollout."""
 
 
 class Catalog:
-    """The sources of the targets, or all that the home holds when there is none."""
+    """The sources of the targets, or everything in the home when there are none."""
 
     def __init__(self, targets: Sequence[str], known_runs: Runs) -> None:
         self._targets = tuple(targets)
         self._runs = known_runs
         self._lock = Lock()
-        self._found: dict[str, Source] = {}
+        self._found: dict[str, RecordSource] = {}
         self._found_at = 0.0
         self._run_rows: dict[str, Mapping[str, Any]] = {}
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[RecordSource]:
         with self._lock:
-            if time.monotonic() - self._found_at > FOUND_SECONDS or not self._found_at:
+            if time.monotonic() - self._found_at > REFRESH_SECONDS or not self._found_at:
                 self._run_rows = {str(row["run_id"]): row for row in self._runs.listed()}
                 self._found = {source.id: source for source in find_sources(self._targets, self._runs)}
                 self._found_at = time.monotonic()
             return list(self._found.values())
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> RecordSource:
         if name not in self._found:
             self.sources()
         with self._lock:
             if name not in self._found:
-                raise NotThereError("there is no source of this id")
+                raise NotFoundError("there is no source with this id")
             return self._found[name]
 
-    def told(
-        self, source: Source, facts: Mapping[str, Any], progress: Progress | None, problem: str | None
+    def describe(
+        self, source: RecordSource, facts: Mapping[str, Any], progress: IndexProgress | None, problem: str | None
     ) -> dict[str, Any]:
         run = self._run_rows.get(source.run_id or "", {})
         scored = facts.get("scored_groups") or 0
@@ -70,8 +70,8 @@ class Catalog:
         }
 
 
-def _problem(source: Source, facts: Mapping[str, Any]) -> str | None:
-    if not source.there:
+def _problem(source: RecordSource, facts: Mapping[str, Any]) -> str | None:
+    if not source.available:
         return "it holds no groups yet"
     broken = facts.get("broken") or 0
     noun = "group" if source.store else "line"

@@ -1,15 +1,15 @@
-"""The viewer as a process: from here until a signal ends it."""
+"""Runs the viewer until a signal."""
 
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hermes_rl.api.listening import is_loopback, listen, own_names, serve
+from hermes_rl.http.server import allowed_hosts, is_loopback, listen, serve
 from hermes_rl.viewer.app import create_app
-from hermes_rl.viewer.desk import Desk
-from hermes_rl.viewer.pieces import Pieces
+from hermes_rl.viewer.service import ViewerService
 from hermes_rl.viewer.sources.source import Runs
+from hermes_rl.viewer.token_text import TokenTexts
 
 
 async def run_viewer(
@@ -21,15 +21,15 @@ async def run_viewer(
     ready: Callable[[str], None],
     tokenizer: Path | None = None,
 ) -> None:
-    """Serve what the targets name; `ready` is told the address with its token. ConfigError when there is nothing."""
+    """Serve the targets; `ready` is called with the URL including the token. ConfigError when there is nothing."""
     token = secrets.token_urlsafe(24)
-    # A socket that others can reach is called by names we cannot know; there the token alone decides.
-    hosts = own_names(host, None) if is_loopback(host) else None
-    desk = Desk(targets, runs, Pieces(tokenizer))
+    # A server that other machines can reach has unknown host names; there the token alone protects it.
+    hosts = allowed_hosts(host, None) if is_loopback(host) else None
+    service = ViewerService(targets, runs, TokenTexts(tokenizer))
     try:
         with listen(host, port) as listening:
-            await asyncio.to_thread(desk.find)
-            app = create_app(desk, token=token, hosts=hosts, port=listening.getsockname()[1])
+            await asyncio.to_thread(service.find)
+            app = create_app(service, token=token, hosts=hosts, port=listening.getsockname()[1])
             await serve(app, listening, ready=lambda url: ready(f"{url}/?token={token}"))
     finally:
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(service.close)

@@ -4,24 +4,24 @@ import zlib
 
 import pytest
 
-from hermes_rl.api.atropos.bodies import unpacked
-from hermes_rl.api.problems import RefusedError
+from hermes_rl.api.atropos.bodies import decode_body
+from hermes_rl.http.errors import RefusedError
 
 MEGABYTE = 2**20
 
 
 def status_of(data: bytes, encoding: str = "gzip", limit: int = MEGABYTE) -> int:
     with pytest.raises(RefusedError) as refused:
-        unpacked(data, encoding, limit)
+        decode_body(data, encoding, limit)
     return refused.value.status
 
 
 def test_a_body_may_be_packed_or_not() -> None:
-    assert unpacked(gzip.compress(b"words"), "gzip", 10) == unpacked(b"words", "", 10) == b"words"
+    assert decode_body(gzip.compress(b"words"), "gzip", 10) == decode_body(b"words", "", 10) == b"words"
 
 
 def test_gzip_in_several_members_is_read_to_the_end() -> None:
-    assert unpacked(gzip.compress(b"one") + gzip.compress(b"two") + bytes(8), "GZIP", 10) == b"onetwo"
+    assert decode_body(gzip.compress(b"one") + gzip.compress(b"two") + bytes(8), "GZIP", 10) == b"onetwo"
 
 
 def test_gzip_that_ends_early_is_refused_wherever_it_ends() -> None:

@@ -2,7 +2,7 @@ import gzip
 import json
 from typing import Any
 
-from hermes_rl.api.settings import ApiSettings
+from hermes_rl.api.config import ApiSettings
 from hermes_rl.store.database.store import Store, open_store
 from tests.api.atropos.making import make_environment, make_registration, make_scored_data
 from tests.store.database.making import make_group

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from hermes_rl.api.settings import ApiSettings
+from hermes_rl.api.config import ApiSettings
 from hermes_rl.store.database.store import open_store
 from tests.api.atropos.faults import FAULTS
 from tests.api.atropos.talking import FaultSeenError, Server, Talk
@@ -73,7 +73,7 @@ async def our_api(fault: str, tmp_path: Path) -> AsyncIterator[Server]:
         yield process
         process.end()
         return
-    async with open_store(database, silence=0.5) as store, served(store, SMALL) as url:
+    async with open_store(database, heartbeat_timeout=0.5) as store, served(store, SMALL) as url:
         yield OurServer(url)
 
 

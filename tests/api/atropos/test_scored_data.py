@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hermes_rl.api.atropos.batch_json import FIELDS, scored_data_json
 from hermes_rl.api.atropos.scored_data import ORIGIN, read_scored_data, read_scored_data_list
-from hermes_rl.api.problems import RefusedError
+from hermes_rl.http.errors import RefusedError
 from hermes_rl.store.codec import decode, encode
+from hermes_rl.store.container import BadGroupError
 from hermes_rl.store.database.rows import read_rows
-from hermes_rl.store.parts import BadGroupError
 from tests.api.atropos.making import make_scored_data
 from tests.store.database.making import make_failed, make_group, make_rollout, make_sequence
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from tests.api.client.running_api import Line, RunningApi, line_to, running_api
 
 
@@ -16,8 +16,8 @@ async def api(tmp_path: Path) -> AsyncIterator[RunningApi]:
 
 
 @pytest.fixture
-async def connection(api: RunningApi) -> AsyncIterator[Connection]:
-    async with Connection(api.url) as opened:
+async def connection(api: RunningApi) -> AsyncIterator[ApiConnection]:
+    async with ApiConnection(api.url) as opened:
         yield opened
 
 
@@ -28,7 +28,7 @@ async def line(api: RunningApi) -> AsyncIterator[Line]:
 
 
 @pytest.fixture
-async def frail(line: Line) -> AsyncIterator[Connection]:
+async def frail(line: Line) -> AsyncIterator[ApiConnection]:
     """A connection over the line that can be cut."""
-    async with Connection(line.url) as opened:
+    async with ApiConnection(line.url) as opened:
         yield opened

@@ -4,16 +4,16 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.delivery import Delivery
-from hermes_rl.api.client.native import NativeDestination
+from hermes_rl.api.client.native_destination import NativeDestination
 from hermes_rl.api.client.spool import Spool
-from hermes_rl.api.wire import EnvironmentRegistration
+from hermes_rl.api.schemas import EnvironmentRegistration
 from tests.store.database.making import make_group
 
 
 async def deliver(url: str, directory: Path, begin: int) -> None:
-    async with Connection(url) as connection, Spool(directory) as spool:
+    async with ApiConnection(url) as connection, Spool(directory) as spool:
         destination = NativeDestination(connection, EnvironmentRegistration(name="e"))
         await destination.register()
         async with Delivery(destination, spool) as delivery:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hermes_rl.api.app import ApiSettings
+from hermes_rl.api.server import ApiSettings
 from hermes_rl.store.database.store import Store, open_store
 from tests.support.trajectory_api import DEFAULTS, served
 

@@ -1,4 +1,4 @@
-from hermes_rl.api.client.backoff import Backoff
+from hermes_rl.core.backoff import Backoff
 
 
 def test_waits_double_up_to_the_longest() -> None:

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from hermes_rl.api.client.connection import ApiError, ApiUnavailableError, Connection, Content
-from hermes_rl.api.wire import Ended
-from hermes_rl.errors import ConfigError
+from hermes_rl.api.client.connection import ApiConnection, ApiError, ApiUnavailableError, RequestContent
+from hermes_rl.api.schemas import Ended
+from hermes_rl.core.errors import ConfigError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def connected(handler: Handler, token: str | None = None) -> AsyncIterator[Connection]:
+async def connected(handler: Handler, token: str | None = None) -> AsyncIterator[ApiConnection]:
     """A connection to a server that answers everything by `handler`."""
     app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", handler)
@@ -23,7 +23,7 @@ async def connected(handler: Handler, token: str | None = None) -> AsyncIterator
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with Connection(f"http://127.0.0.1:{runner.addresses[0][1]}/", token=token) as connection:
+        async with ApiConnection(f"http://127.0.0.1:{runner.addresses[0][1]}/", token=token) as connection:
             yield connection
     finally:
         await runner.cleanup()
@@ -132,7 +132,7 @@ async def test_a_hung_api_is_away_after_the_deadline() -> None:
 async def test_nobody_there_is_an_api_that_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with Connection(f"http://127.0.0.1:{port}") as connection:
+    async with ApiConnection(f"http://127.0.0.1:{port}") as connection:
         with pytest.raises(ApiUnavailableError, match="cannot be reached") as caught:
             await connection.request("GET", "/x", patience=0.2)
     assert (caught.value.status, caught.value.kind) == (0, "unreachable")
@@ -140,7 +140,7 @@ async def test_nobody_there_is_an_api_that_is_away() -> None:
 
 async def test_an_answer_of_another_shape_is_told() -> None:
     async with connected(Faulty(web.json_response({"number": 1})).answer) as connection:
-        with pytest.raises(ApiError, match="answered with no Ended"):
+        with pytest.raises(ApiError, match="sent an invalid Ended"):
             await connection.ask("GET", "/x", Ended)
 
 
@@ -162,7 +162,7 @@ async def test_large_bodies_arrive_whole() -> None:
         return web.json_response({"count": int(same)})
 
     async with connected(check) as connection:
-        assert await connection.ask("POST", "/x", Ended, Content(data, "application/x")) == Ended(count=1)
+        assert await connection.ask("POST", "/x", Ended, RequestContent(data, "application/x")) == Ended(count=1)
 
 
 async def test_a_body_is_sent_whole_again_at_the_second_try() -> None:
@@ -173,11 +173,11 @@ async def test_a_body_is_sent_whole_again_at_the_second_try() -> None:
         return busy(503) if len(sizes) == 1 else web.Response()
 
     async with connected(count) as connection:
-        await connection.request("POST", "/x", Content(bytes(3_000_000), "application/x"), patience=10)
+        await connection.request("POST", "/x", RequestContent(bytes(3_000_000), "application/x"), patience=10)
     assert sizes == [3_000_000, 3_000_000]
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "", "http://"])
 def test_an_address_that_is_none_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:8000"):
-        Connection(url)
+        ApiConnection(url)

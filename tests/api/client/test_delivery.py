@@ -6,9 +6,9 @@ import pytest
 
 from hermes_rl.api.client.connection import ApiError, ApiUnavailableError
 from hermes_rl.api.client.delivery import Delivery
-from hermes_rl.api.client.destination import Standing
+from hermes_rl.api.client.destination import ResumeState
 from hermes_rl.api.client.spool import Spool
-from hermes_rl.api.wire import Posted, WorkGrant
+from hermes_rl.api.schemas import Posted, WorkGrant
 
 SOON = 10.0
 
@@ -33,8 +33,8 @@ class ScriptedDestination:
     def withheld(self) -> Mapping[str, int]:
         return {}
 
-    async def register(self) -> Standing:
-        return Standing()
+    async def register(self) -> ResumeState:
+        return ResumeState()
 
     async def work(self, *, running: int, wanted: int, cursor: int | None = None) -> WorkGrant:
         return WorkGrant(granted=wanted, version=0)

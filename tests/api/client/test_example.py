@@ -5,7 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hermes_rl.store.database.listing import Tally
+from hermes_rl.store.database.views import OutcomeTally
 from tests.api.client.running_api import RunningApi
 from tests.store.database.making import make_group
 
@@ -32,4 +32,4 @@ async def test_the_example_trains_on_every_batch_once(api: RunningApi) -> None:
     async with asyncio.timeout(60):
         assert await process.wait() == 0
     assert await api.store.version() == 2
-    assert await api.store.tallies() == [Tally(environment.id, "trained", "", 16, 64)]
+    assert await api.store.tallies() == [OutcomeTally(environment.id, "trained", "", 16, 64)]

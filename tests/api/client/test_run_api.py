@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.api.client.atropos_dialect import AtroposDestination, AtroposLimits
-from hermes_rl.api.client.connection import ApiError, ApiUnavailableError, Connection
+from hermes_rl.api.client.atropos_destination import AtroposDestination, AtroposLimits
+from hermes_rl.api.client.connection import ApiConnection, ApiError, ApiUnavailableError
 from hermes_rl.api.client.delivery import Delivery
-from hermes_rl.api.client.destination import Standing, find_destination
+from hermes_rl.api.client.destination import ResumeState, find_destination
 from hermes_rl.api.client.spool import Spool
-from hermes_rl.api.wire import EnvironmentRegistration
-from hermes_rl.jsontext import loads
+from hermes_rl.api.schemas import EnvironmentRegistration
+from hermes_rl.core.fast_json import loads
 from hermes_rl.store.codec import decode
 from hermes_rl.store.records import atropos_columns
 from tests.api.client.running_api import Line, line_to
@@ -38,33 +38,33 @@ async def run_api(atropos_python: Path, tmp_path: Path) -> AsyncIterator[Trained
 
 
 @pytest.fixture
-async def connection(run_api: TrainedRunApi) -> AsyncIterator[Connection]:
-    async with Connection(run_api.url) as opened:
+async def connection(run_api: TrainedRunApi) -> AsyncIterator[ApiConnection]:
+    async with ApiConnection(run_api.url) as opened:
         yield opened
 
 
 @pytest.fixture
-async def destination(connection: Connection) -> AtroposDestination:
+async def destination(connection: ApiConnection) -> AtroposDestination:
     return AtroposDestination(connection, REGISTRATION, LIMITS)
 
 
-async def test_run_api_is_found(connection: Connection) -> None:
+async def test_run_api_is_found(connection: ApiConnection) -> None:
     assert isinstance(await find_destination(connection, REGISTRATION, patience=5), AtroposDestination)
 
 
 async def test_before_the_trainer_begins_no_work_is_granted_and_it_says_why(
     run_api: TrainedRunApi, destination: AtroposDestination
 ) -> None:
-    assert await destination.register() == Standing()
+    assert await destination.register() == ResumeState()
     await run_api.register()
     grant = await destination.work(running=0, wanted=8)
-    assert (grant.granted, grant.waiting) == (0, "run-api waits for its trainer to ask for the first batch")
+    assert (grant.granted, grant.waiting) == (0, "run-api is waiting for its trainer to request the first batch")
 
 
 async def test_a_group_is_not_posted_before_the_trainer_begins_so_that_the_start_is_not_poisoned(
     run_api: TrainedRunApi, destination: AtroposDestination
 ) -> None:
-    with pytest.raises(ApiUnavailableError, match="waits for its trainer"):
+    with pytest.raises(ApiUnavailableError, match="is waiting for its trainer"):
         await destination.post(make_group())
     await run_api.train()
     assert (await destination.post(make_group())).new
@@ -163,7 +163,7 @@ async def test_after_run_api_died_groups_wait_for_its_next_trainer(
 
 
 async def test_leaving_gives_its_weight_to_the_others(
-    run_api: TrainedRunApi, connection: Connection, destination: AtroposDestination
+    run_api: TrainedRunApi, connection: ApiConnection, destination: AtroposDestination
 ) -> None:
     await run_api.train()
     other = AtroposDestination(connection, REGISTRATION.model_copy(update={"name": "other"}), LIMITS)
@@ -202,7 +202,7 @@ async def test_a_group_whose_answer_was_lost_is_posted_again_and_stands_there_tw
     run_api: TrainedRunApi, line: Line, tmp_path: Path
 ) -> None:
     await run_api.train(batch_size=8)
-    async with Connection(line.url) as frail:
+    async with ApiConnection(line.url) as frail:
         destination = AtroposDestination(frail, REGISTRATION, LIMITS)
         await destination.register()
         data = make_group()
@@ -216,7 +216,7 @@ async def test_a_group_whose_answer_was_lost_is_posted_again_and_stands_there_tw
 
 
 async def test_an_environment_with_a_minimum_may_fill_its_part_of_a_queue_others_filled(
-    run_api: TrainedRunApi, connection: Connection, destination: AtroposDestination
+    run_api: TrainedRunApi, connection: ApiConnection, destination: AtroposDestination
 ) -> None:
     await run_api.train(batch_size=8)
     await asyncio.gather(*(destination.post(make_group()) for _ in range(4)))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.api.client.spool import Spool, SpoolError
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 PROGRAM = Path(__file__).parent / "spooling.py"
 KILLS = 6
@@ -128,7 +128,7 @@ async def test_what_a_crash_left_half_written_is_cleared_away(tmp_path: Path) ->
 
 async def test_a_second_owner_is_told_what_to_do(tmp_path: Path) -> None:
     async with Spool(tmp_path):
-        with pytest.raises(ConfigError, match="served already; stop that one, or give this one another name or shard"):
+        with pytest.raises(ConfigError, match="already being served; stop that process, or use another name or shard"):
             async with Spool(tmp_path):
                 pass
 
@@ -148,7 +148,7 @@ async def test_a_second_process_is_no_owner_until_the_first_is_dead(tmp_path: Pa
 
 async def test_a_strange_file_is_named_and_not_posted(tmp_path: Path) -> None:
     (tmp_path / "notes.group").write_text("mine")
-    with pytest.raises(ConfigError, match=r"notes\.group is no group of a spool"):
+    with pytest.raises(ConfigError, match=r"notes\.group is not a spooled group"):
         async with Spool(tmp_path):
             pass
 
@@ -207,7 +207,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 async def test_a_full_disk_says_what_to_do(tmp_path: Path) -> None:
     async with Spool(tmp_path) as spool:
         await spool.put(0, bytes(1000))
-        with files_no_larger_than(5000), pytest.raises(SpoolError, match=r"holds 1 groups .*: make room there"):
+        with files_no_larger_than(5000), pytest.raises(SpoolError, match=r"holds 1 groups .*: free disk space"):
             await spool.put(1, bytes(50_000))
 
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.api.client.connection import ApiError, ApiUnavailableError, Connection
+from hermes_rl.api.client.connection import ApiConnection, ApiError, ApiUnavailableError
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.api.wire import LeasedBatch
+from hermes_rl.api.schemas import LeasedBatch
 from hermes_rl.store.codec import decode
 from tests.api.client.running_api import Line, RunningApi
 from tests.store.database.making import make_group, make_large_group
@@ -14,14 +14,14 @@ SOON = 20.0
 
 
 @pytest.fixture
-async def trainer(connection: Connection) -> TrainerClient:
+async def trainer(connection: ApiConnection) -> TrainerClient:
     client = TrainerClient(connection, "t", patience=SOON)
     await client.register(8)
     return client
 
 
 @pytest.fixture
-async def frail_trainer(trainer: TrainerClient, frail: Connection) -> TrainerClient:
+async def frail_trainer(trainer: TrainerClient, frail: ApiConnection) -> TrainerClient:
     return TrainerClient(frail, "t", patience=SOON)
 
 
@@ -88,7 +88,7 @@ async def test_a_lease_whose_answer_was_lost_gives_the_same_batch(
 
 
 async def test_a_lease_that_was_given_up_is_what_the_next_call_gets(
-    api: RunningApi, line: Line, trainer: TrainerClient, frail: Connection
+    api: RunningApi, line: Line, trainer: TrainerClient, frail: ApiConnection
 ) -> None:
     await fill(api, [make_group() for _ in range(4)])
     hasty = TrainerClient(frail, "t", patience=0)
@@ -113,7 +113,7 @@ async def test_a_batch_whose_stream_broke_comes_whole_and_once(
 
 
 async def test_a_batch_that_never_comes_whole_is_told(
-    api: RunningApi, line: Line, trainer: TrainerClient, frail: Connection
+    api: RunningApi, line: Line, trainer: TrainerClient, frail: ApiConnection
 ) -> None:
     await fill(api, [make_large_group(f"{index}") for index in range(8)])
     batch = await leased(trainer)
@@ -123,7 +123,7 @@ async def test_a_batch_that_never_comes_whole_is_told(
 
 
 async def test_a_group_of_another_size_than_it_was_leased_with_is_told(
-    api: RunningApi, trainer: TrainerClient, connection: Connection
+    api: RunningApi, trainer: TrainerClient, connection: ApiConnection
 ) -> None:
     await fill(api, [make_group(), make_group()])
     batch = await leased(trainer)
@@ -161,7 +161,7 @@ async def test_an_api_on_a_new_store_is_registered_at_again(
     assert len((await leased(trainer)).groups) == 2
 
 
-async def test_a_trainer_that_never_registered_is_told(connection: Connection) -> None:
+async def test_a_trainer_that_never_registered_is_told(connection: ApiConnection) -> None:
     with pytest.raises(ApiError) as caught:
         await TrainerClient(connection, "nobody").lease(wait=0)
     assert caught.value.kind == "unknown_trainer"
@@ -171,7 +171,7 @@ async def test_a_version_said_again_by_the_same_life_is_not_new(trainer: Trainer
     assert [await trainer.set_version(1) for _ in range(2)] == [True, False]
 
 
-async def test_a_version_of_another_life_is_refused(connection: Connection, trainer: TrainerClient) -> None:
+async def test_a_version_of_another_life_is_refused(connection: ApiConnection, trainer: TrainerClient) -> None:
     await trainer.set_version(1)
     with pytest.raises(ApiError) as caught:
         await TrainerClient(connection, "t").set_version(1)
@@ -217,7 +217,7 @@ async def test_a_batch_is_held_longer_than_it_was_leased_for(
 
 
 async def test_the_body_ends_when_its_batch_is_lost(
-    connection: Connection, trainer: TrainerClient, batch: LeasedBatch
+    connection: ApiConnection, trainer: TrainerClient, batch: LeasedBatch
 ) -> None:
     other_life = TrainerClient(connection, "t", patience=SOON)
 
@@ -251,7 +251,7 @@ async def test_a_cancelled_body_stays_cancelled(trainer: TrainerClient, batch: L
 
 
 async def test_while_the_api_is_away_the_body_goes_on(
-    api: RunningApi, trainer: TrainerClient, batch: LeasedBatch, connection: Connection
+    api: RunningApi, trainer: TrainerClient, batch: LeasedBatch, connection: ApiConnection
 ) -> None:
     hasty = TrainerClient(connection, "t", patience=0)
     async with hasty.held(batch, seconds=0.3):

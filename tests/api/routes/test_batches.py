@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from hermes_rl.api.wire import FRAME
+from hermes_rl.api.schemas import FRAME
 from hermes_rl.store.database.groups import Retention
 from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_group

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from hermes_rl.api.app import ApiSettings
+from hermes_rl.api.server import ApiSettings
 from hermes_rl.store.codec import decode
 from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_group

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.chaos.replicas.figures import LOOK, WINDOW, Course, Fault, summary
-from tests.runs.replicas.stage import NAME, Command, Stage, staged
+from tests.orchestration.replicas.stage import NAME, Command, Stage, staged
 
 LONGEST = 600.0
 CUT_SECONDS = 20.0

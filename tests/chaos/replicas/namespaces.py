@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.runs.replicas.ray_cluster import CPUS, SYSTEM, users_of
+from tests.orchestration.replicas.ray_cluster import CPUS, SYSTEM, users_of
 from tests.support.sandbox_parts import end_all
 
 HEAD = "10.203.0.1"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.states import Phase, RunState
-from hermes_rl.runs.supervision.starting import stop_run
-from hermes_rl.runs.watching.standing import LivePhase
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.states import Phase, RunState
+from hermes_rl.orchestration.status.derive import LivePhase
+from hermes_rl.orchestration.supervision.commands import stop_run
 from tests.chaos.runs.stage import SERVICES, Stage
 
 TRUE_WITHIN = 5.0
@@ -131,7 +131,7 @@ def _kill(stage: Stage, cell: Cell) -> float:
     return true_after
 
 
-def _identity(stage: Stage, kind: str, part: str) -> Identity:
+def _identity(stage: Stage, kind: str, part: str) -> ProcessIdentity:
     if kind == "supervisor":
         return stage.supervisor()
     return stage.keeper(part) if kind == "keeper" else stage.process(part)
@@ -141,10 +141,10 @@ def _kill_manager(stage: Stage, cell: Cell) -> float:
     early = cell.moment != "starting"
     program = f"""
 import os, signal
-from hermes_rl.runs.supervision import starting
+from hermes_rl.orchestration.supervision import commands
 from tests.chaos.runs.stage import Stage
 if {early}:
-    starting._start = lambda places: os.kill(os.getpid(), signal.SIGKILL)
+    commands._start_supervisor = lambda paths: os.kill(os.getpid(), signal.SIGKILL)
 Stage({stage.run_id!r}, {_manner(cell)!r}).start()
 os.kill(os.getpid(), signal.SIGKILL)
 """

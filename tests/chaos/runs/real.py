@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.runs.states import Phase
-from hermes_rl.runs.supervision.starting import resume_run, start_run
+from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.supervision.commands import resume_run, start_run
 from scripts.hf_model import model_folder
 from tests.chaos.runs.stage import Stage
 from tests.support.skyrl_engine import skyrl_environment

@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.run_file import EnvironmentEntry, RunFile
-from hermes_rl.runs.states import Phase, RunState, read_state
-from hermes_rl.runs.steady import read_steadily
-from hermes_rl.runs.supervision.marks import lock_is_free, marked
-from hermes_rl.runs.supervision.parts import PartPlan, Patience, Plan, Role
-from hermes_rl.runs.supervision.starting import resume_run, start_run
-from hermes_rl.runs.watching.live import gather
-from hermes_rl.runs.watching.standing import LivePhase, live_phase
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.atomic_json import read_atomic_json
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
+from hermes_rl.orchestration.states import Phase, RunState, read_state
+from hermes_rl.orchestration.status.derive import LivePhase, live_phase
+from hermes_rl.orchestration.status.inspect import gather_facts
+from hermes_rl.orchestration.supervision.commands import resume_run, start_run
+from hermes_rl.orchestration.supervision.components import ComponentPlan, ComponentTimeouts, Role, RunPlan
+from hermes_rl.orchestration.supervision.process_tags import lock_is_free, tagged_processes
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-PATIENCE = Patience(ready_within=30.0, stop_within=3.0, first_pause=0.1, longest_pause=0.5, most_failures=4)
+PATIENCE = ComponentTimeouts(ready_within=30.0, stop_within=3.0, first_pause=0.1, longest_pause=0.5, most_failures=4)
 SERVICES = ("engine", "api", "trainer", "env")
 
 
@@ -32,13 +32,13 @@ def run_file(run_id: str) -> RunFile:
     return RunFile(run_id=run_id, name=run_id, preset="stand-in", environments=(entry,))
 
 
-def plan(run_id: str, **patience: Any) -> Plan:
-    folder = str(RunPlaces(run_id).folder)
+def plan(run_id: str, **patience: Any) -> RunPlan:
+    folder = str(RunPaths(run_id).folder)
     how = replace(PATIENCE, **patience)
 
-    def part(name: str, role: Role, *words: str, needs: tuple[str, ...] = ()) -> PartPlan:
+    def part(name: str, role: Role, *words: str, needs: tuple[str, ...] = ()) -> ComponentPlan:
         command = (sys.executable, "-S", str(STAND_IN), name, folder, *words)
-        return PartPlan(name, role, command, needs, patience=how)
+        return ComponentPlan(name, role, command, needs, patience=how)
 
     parts = (
         part("engine", Role.ENGINE, "{port}"),
@@ -47,14 +47,14 @@ def plan(run_id: str, **patience: Any) -> Plan:
         part("env", Role.ENVIRONMENT, "0", "{url:api}", needs=("api", "trainer")),
         part("export", Role.EXPORT, "0", "{url:engine}", needs=("engine",)),
     )
-    return Plan(parts, folder="/")
+    return RunPlan(parts, folder="/")
 
 
 class Stage:
     """One run of stand-ins; `manner` is how they behave."""
 
     def __init__(self, run_id: str, manner: dict[str, Any] | None = None, **patience: Any) -> None:
-        self.run_id, self.places, self._patience = run_id, RunPlaces(run_id), patience
+        self.run_id, self.places, self._patience = run_id, RunPaths(run_id), patience
         self._manner = manner or {}
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def phase(self) -> LivePhase:
-        return live_phase(gather(self.run_id))
+        return live_phase(gather_facts(self.run_id))
 
     @property
     def steps(self) -> int:
@@ -95,32 +95,32 @@ class Stage:
         return 0
 
     def note(self, part: str) -> dict[str, Any]:
-        return read_steadily(self.places.part(part) / "note.json") or {}
+        return read_atomic_json(self.places.part(part) / "note.json") or {}
 
-    def keeper(self, part: str) -> Identity:
-        return Identity(**self.note(part)["keeper"])
+    def keeper(self, part: str) -> ProcessIdentity:
+        return ProcessIdentity(**self.note(part)["keeper"])
 
-    def process(self, part: str) -> Identity:
-        return Identity(**(self.note(part)["process"] or {"pid": 0, "began": ""}))
+    def process(self, part: str) -> ProcessIdentity:
+        return ProcessIdentity(**(self.note(part)["process"] or {"pid": 0, "began": ""}))
 
-    def supervisor(self) -> Identity:
+    def supervisor(self) -> ProcessIdentity:
         state = self.state
-        return (state and state.supervisor) or Identity(0, "")
+        return (state and state.supervisor) or ProcessIdentity(0, "")
 
     def processes(self) -> list[int]:
         """All that bear the mark of the run, and its supervisor."""
-        found = marked(self.places.folder)
+        found = tagged_processes(self.places.folder)
         supervisor = self.supervisor()
         return [*found, *([supervisor.pid] if supervisor.alive() else [])]
 
     def kill_all(self) -> None:
         """As when the machine goes down: nobody sees the others die."""
-        pids = [self.supervisor().pid if self.supervisor().alive() else 0, *marked(self.places.folder)]
+        pids = [self.supervisor().pid if self.supervisor().alive() else 0, *tagged_processes(self.places.folder)]
         for pid in pids:
             with suppress(ProcessLookupError):
                 if pid:
                     os.kill(pid, signal.SIGSTOP)
-        for pid in pids + marked(self.places.folder):
+        for pid in pids + tagged_processes(self.places.folder):
             with suppress(ProcessLookupError):
                 if pid:
                     os.kill(pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ class Stage:
         found = []
         if living and phase.ended:
             found.append(f"{phase}, but {len(living)} processes live")
-        coming = gather(self.run_id).coming
+        coming = gather_facts(self.run_id).supervisor_starting
         if not living and lock_is_free(self.places.lock) and not phase.ended and not coming:
             found.append(f"{phase}, but nothing lives")
         # Of a run whose supervisor is gone, the status says itself what lives.

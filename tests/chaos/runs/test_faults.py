@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.runs.states import Phase
-from hermes_rl.runs.supervision.starting import stop_run
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.supervision.commands import stop_run
 from tests.chaos.runs.faults import Cell, matrix, run_cell, sample
 from tests.chaos.runs.stage import Stage
 from tests.support.long_suites import in_the_gate

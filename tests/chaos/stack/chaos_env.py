@@ -23,7 +23,7 @@ def share(said: str) -> float:
 
 
 class ChaosConfig(HermesAgentEnvConfig):
-    pace_file: str = Field("", description="Holds the seconds that a sandbox takes to count.")
+    pace_file: str = Field(default="", description="Holds the seconds that a sandbox takes to count.")
 
 
 class ChaosEnv(HermesAgentBaseEnv):

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hermes_rl.runs.supervision.parts import Plan
+from hermes_rl.orchestration.supervision.components import RunPlan
 
 SITE = Path(__file__).with_name("clock_site")
 # Wherever this kind of machine keeps its libraries.
@@ -38,7 +38,7 @@ class Clocks:
             "NO_FAKE_STAT": "1",
         }
 
-    def wound(self, plan: Plan) -> Plan:
+    def wound(self, plan: RunPlan) -> RunPlan:
         """The same parts, each with a clock of its own."""
         parts = [
             replace(part, command=("/usr/bin/env", *_words(self.variables(part.name)), *part.command))

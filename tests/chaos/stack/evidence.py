@@ -11,11 +11,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.home import rl_home
-from hermes_rl.messages import final_response
-from hermes_rl.runs.states import RunState
+from hermes_rl.core.messages import final_response
+from hermes_rl.core.paths import rl_home
+from hermes_rl.orchestration.states import RunState
 from hermes_rl.store.codec import decode
-from hermes_rl.training.lineage import Lineage
+from hermes_rl.training.checkpoints import Lineage
 from tests.chaos.stack.chaos_env import share
 from tests.chaos.stack.verdict import Evidence, Scored
 

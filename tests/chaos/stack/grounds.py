@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hermes_rl.sandbox.process_tree import everyone
+from hermes_rl.sandbox.process_tree import all_pids
 from tests.chaos.trajectory.grounds import Disk
 
 CHECKOUT = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ def others(pids: Sequence[int] | None = None) -> dict[int, str]:
     """The processes in here but the chaos itself, by their commands; the remains of ended ones do not count."""
     mine = {1, os.getpid()}
     found = {}
-    for pid in everyone() if pids is None else pids:
+    for pid in all_pids() if pids is None else pids:
         command = commanded(pid)
         if pid not in mine and command:
             found[pid] = command

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.runs.states import RunState
-from hermes_rl.runs.supervision.marks import lock_is_free
+from hermes_rl.orchestration.states import RunState
+from hermes_rl.orchestration.supervision.process_tags import lock_is_free
 from tests.chaos.stack.evidence import control_groups, gathered
 from tests.chaos.stack.grounds import mount, others, small_disk
 from tests.chaos.stack.pacing import steps_for

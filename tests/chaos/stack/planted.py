@@ -16,9 +16,9 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
-from hermes_rl.runs.states import Phase, RunState
+from hermes_rl.orchestration.states import Phase, RunState
 from hermes_rl.store.database.store import open_store
-from hermes_rl.training.lineage import Checkpoint, Lineage
+from hermes_rl.training.checkpoints import Checkpoint, Lineage
 from tests.chaos.stack import part
 from tests.chaos.stack.referee import Referee
 from tests.chaos.stack.scene import Scene

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.states import Phase
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.states import Phase
 from tests.chaos.stack.evidence import ledgered
 from tests.chaos.stack.held import Work, held_by, work_of
 from tests.chaos.stack.pacing import QUICK, paced
@@ -161,7 +161,7 @@ class Referee:
         self.sandbox_names.update(name for _, name in ledgered())
         if self._scene.note("env").get("process"):
             owner = self._scene.process("env")
-            self.tenancy.see(time.monotonic(), owner, map(Identity.of, sandboxes()), alive=owner.alive())
+            self.tenancy.see(time.monotonic(), owner, map(ProcessIdentity.from_pid, sandboxes()), alive=owner.alive())
         state = self._scene.state
         if state is not None and state.phase.ended:
             raise EndedError(state.phase)

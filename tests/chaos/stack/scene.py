@@ -12,11 +12,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.runs.supervision.plan import plan_of
-from hermes_rl.runs.supervision.starting import start_run
-from hermes_rl.sandbox.process_tree import children, descendants, everyone
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.orchestration.supervision.commands import start_run
+from hermes_rl.orchestration.supervision.plan import build_plan
+from hermes_rl.sandbox.process_tree import all_pids, children, descendants
 from tests.chaos.runs.stage import SERVICES, Stage
 from tests.chaos.stack import chaos_env
 from tests.chaos.stack.clocks import SITE, Clocks
@@ -43,7 +43,7 @@ class Scene(Stage):
         os.environ |= self.clocks.variables("supervisor")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         run_file = self._run_file(steps, seed)
-        start_run(run_file, plan=self.clocks.wound(plan_of(run_file)))
+        start_run(run_file, plan=self.clocks.wound(build_plan(run_file)))
 
     def set_pace(self, seconds: float) -> None:
         """How long a sandbox takes to count."""
@@ -62,11 +62,11 @@ class Scene(Stage):
         url = (state.parts[part].url or "") if state else ""
         return int(url.rpartition(":")[2] or 0)
 
-    def living(self, target: str, draw: random.Random) -> Identity:
+    def living(self, target: str, draw: random.Random) -> ProcessIdentity:
         """The process of a name, or nobody; of several sandboxes one that has a command."""
         if target == "supervisor":
             return self.supervisor()
-        return Identity.of(self._process_id(target, draw))
+        return ProcessIdentity.from_pid(self._process_id(target, draw))
 
     def _process_id(self, target: str, draw: random.Random) -> int:
         kind, _, part = target.partition(" ")
@@ -74,7 +74,7 @@ class Scene(Stage):
             return draw.choice(busy_sandboxes() or sandboxes() or [0])
         if target in ENGINE_PROCESSES:
             mark = f"-m {ENGINE_PROCESSES[target]} "
-            return next((pid for pid in everyone() if mark in commanded(pid)), 0)
+            return next((pid for pid in all_pids() if mark in commanded(pid)), 0)
         note = self.note(part or kind)
         if kind not in {"keeper", "guard"}:
             return int((note.get("process") or {}).get("pid", 0))
@@ -128,7 +128,7 @@ class Scene(Stage):
 def sandboxes() -> list[int]:
     """The first process of every sandbox: the one that is process 1 in a namespace below ours."""
     found = []
-    for pid in everyone():
+    for pid in all_pids():
         with suppress(OSError, StopIteration):
             status = Path(f"/proc/{pid}/status").read_text().splitlines()
             numbers = next(line for line in status if line.startswith("NSpid:")).split()[1:]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hermes_rl.processes import Identity
+from hermes_rl.core.process_identity import ProcessIdentity
 from tests.chaos.stack import network
 from tests.chaos.stack.scene import Scene
 from tests.chaos.stack.schedule import Fault, Form
@@ -46,13 +46,13 @@ def strike(scene: Scene, disk: Disk, fault: Fault, draw: random.Random, wait: Wa
                 wait(fault.seconds)
 
 
-def _signalled(process: Identity, number: signal.Signals) -> None:
+def _signalled(process: ProcessIdentity, number: signal.Signals) -> None:
     if not process.signal(number):
         raise MissedError("nobody was there")
 
 
 @contextmanager
-def _paused(process: Identity) -> Iterator[None]:
+def _paused(process: ProcessIdentity) -> Iterator[None]:
     _signalled(process, signal.SIGSTOP)
     try:
         yield

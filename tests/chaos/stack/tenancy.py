@@ -7,7 +7,7 @@ after that owner's death has overstayed.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hermes_rl.processes import Identity
+from hermes_rl.core.process_identity import ProcessIdentity
 
 # A warden reads the end of its input at once; a machine with much else to do may take seconds.
 GRACE = 10.0
@@ -17,12 +17,12 @@ GRACE = 10.0
 class Tenancy:
     """`overstayed` are the sandboxes that outlived their owner, each told once."""
 
-    overstayed: set[Identity] = field(default_factory=set)
-    _owners: dict[Identity, Identity] = field(default_factory=dict)
-    _died: dict[Identity, float] = field(default_factory=dict)
-    _last: Identity = field(default_factory=lambda: Identity(0, ""))
+    overstayed: set[ProcessIdentity] = field(default_factory=set)
+    _owners: dict[ProcessIdentity, ProcessIdentity] = field(default_factory=dict)
+    _died: dict[ProcessIdentity, float] = field(default_factory=dict)
+    _last: ProcessIdentity = field(default_factory=lambda: ProcessIdentity(0, ""))
 
-    def see(self, now: float, owner: Identity, sandboxes: Iterable[Identity], *, alive: bool) -> None:
+    def see(self, now: float, owner: ProcessIdentity, sandboxes: Iterable[ProcessIdentity], *, alive: bool) -> None:
         """`owner` is the environment's present or last life."""
         if self._last != owner:
             self._died.setdefault(self._last, now)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,10 @@ def test_a_group_that_waits_in_the_spool_is_not_lost(history: Path) -> None:
 def test_a_process_that_lives_on_is_found_and_one_that_has_ended_is_not() -> None:
     with subprocess.Popen(["sleep", "60"]) as left:
         try:
+            # The kernel shows no command for a moment while a program is being loaded.
+            deadline = time.monotonic() + 10
+            while not others([left.pid]) and time.monotonic() < deadline:
+                time.sleep(0.01)
             assert others([left.pid]) == {left.pid: "sleep 60"}
         finally:
             left.kill()

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from hermes_rl.processes import Identity
-from hermes_rl.runs.states import Phase, RunState
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.states import Phase, RunState
 from tests.chaos.stack.clocks import Clocks
 from tests.chaos.stack.referee import Referee, Struck
 from tests.chaos.stack.scene import Scene
@@ -48,8 +48,8 @@ class StandIn:
     def note(self, _part: str) -> dict[str, Any]:
         return {}
 
-    def living(self, _target: str, _draw: random.Random) -> Identity:
-        return Identity(0, "")
+    def living(self, _target: str, _draw: random.Random) -> ProcessIdentity:
+        return ProcessIdentity(0, "")
 
     def is_whole(self) -> bool:
         return True

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from hermes_rl.processes import Identity
+from hermes_rl.core.process_identity import ProcessIdentity
 from tests.chaos.stack.clocks import Clocks
 from tests.chaos.stack.scene import Scene
 from tests.chaos.stack.schedule import Fault, Form, Kind
@@ -20,11 +20,11 @@ from tests.chaos.trajectory.grounds import Disk
 class Alone:
     """A scene of one process."""
 
-    def __init__(self, process: Identity, place: Path) -> None:
+    def __init__(self, process: ProcessIdentity, place: Path) -> None:
         self.process = process
         self.clocks = Clocks(place)
 
-    def living(self, _target: str, _draw: random.Random) -> Identity:
+    def living(self, _target: str, _draw: random.Random) -> ProcessIdentity:
         return self.process
 
 
@@ -35,7 +35,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def struck(form: Form, process: Identity, place: Path, wait: list[str], *, broken: bool = False) -> None:
+def struck(form: Form, process: ProcessIdentity, place: Path, wait: list[str], *, broken: bool = False) -> None:
     """`wait` is told in which state the process is while the fault lasts."""
 
     def bear(_seconds: float) -> None:
@@ -61,7 +61,7 @@ def clock(place: Path) -> str:
 
 
 def test_a_killed_process_is_dead(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    struck(Form.KILL, Identity.of(sleeper.pid), tmp_path, [])
+    struck(Form.KILL, ProcessIdentity.from_pid(sleeper.pid), tmp_path, [])
     assert sleeper.wait(10) == -9
 
 
@@ -69,7 +69,7 @@ def test_a_killed_process_is_dead(sleeper: subprocess.Popen[bytes], tmp_path: Pa
 def test_a_paused_process_goes_on_afterwards(sleeper: subprocess.Popen[bytes], tmp_path: Path, broken: bool) -> None:
     seen: list[str] = []
     try:
-        struck(Form.PAUSE, Identity.of(sleeper.pid), tmp_path, seen, broken=broken)
+        struck(Form.PAUSE, ProcessIdentity.from_pid(sleeper.pid), tmp_path, seen, broken=broken)
     except RuntimeError:
         assert broken
     assert seen == ["T"]
@@ -81,7 +81,7 @@ def test_a_paused_process_goes_on_afterwards(sleeper: subprocess.Popen[bytes], t
 def test_a_clock_is_right_again_afterwards(sleeper: subprocess.Popen[bytes], tmp_path: Path, broken: bool) -> None:
     seen: list[str] = []
     try:
-        struck(Form.FORWARD, Identity.of(sleeper.pid), tmp_path, seen, broken=broken)
+        struck(Form.FORWARD, ProcessIdentity.from_pid(sleeper.pid), tmp_path, seen, broken=broken)
     except RuntimeError:
         assert broken
     assert seen[0].endswith("+3600")
@@ -90,4 +90,4 @@ def test_a_clock_is_right_again_afterwards(sleeper: subprocess.Popen[bytes], tmp
 
 def test_nobody_is_struck_where_nobody_is(tmp_path: Path) -> None:
     with pytest.raises(MissedError):
-        struck(Form.KILL, Identity(0, ""), tmp_path, [])
+        struck(Form.KILL, ProcessIdentity(0, ""), tmp_path, [])

@@ -1,10 +1,10 @@
 """Sandboxes and the deaths of their owners."""
 
-from hermes_rl.processes import Identity
+from hermes_rl.core.process_identity import ProcessIdentity
 from tests.chaos.stack.tenancy import GRACE, Tenancy
 
-FIRST, SECOND = Identity(10, "a"), Identity(11, "b")
-ROOM, OTHER = Identity(20, "c"), Identity(21, "d")
+FIRST, SECOND = ProcessIdentity(10, "a"), ProcessIdentity(11, "b")
+ROOM, OTHER = ProcessIdentity(20, "c"), ProcessIdentity(21, "d")
 
 
 def test_a_sandbox_may_stay_as_long_as_its_owner_lives() -> None:

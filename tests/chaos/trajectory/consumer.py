@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.api.wire import LeasedBatch
+from hermes_rl.api.schemas import LeasedBatch
 from tests.chaos.trajectory import ledger as ledgers
 from tests.chaos.trajectory.board import MAKING, SENDING, Board, Doing, Phase
 from tests.chaos.trajectory.ledger import Ledger

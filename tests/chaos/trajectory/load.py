@@ -9,10 +9,10 @@ import json
 import sys
 import time
 
-from hermes_rl.api.client.connection import Connection
-from hermes_rl.api.client.native import NativeDestination
+from hermes_rl.api.client.connection import ApiConnection
+from hermes_rl.api.client.native_destination import NativeDestination
 from hermes_rl.api.client.trainer import TrainerClient
-from hermes_rl.api.wire import EnvironmentRegistration
+from hermes_rl.api.schemas import EnvironmentRegistration
 from tests.chaos.trajectory.lots import Lot, make
 
 TOGETHER = 4
@@ -20,7 +20,7 @@ TOGETHER = 4
 BATCH_SIZE = 128
 
 
-async def post(connection: Connection, name: str, count: int) -> tuple[float, int]:
+async def post(connection: ApiConnection, name: str, count: int) -> tuple[float, int]:
     destination = NativeDestination(connection, EnvironmentRegistration(name=name))
     await destination.register()
     waiting = [make(Lot(name, number), "middle") for number in range(count)]
@@ -34,7 +34,7 @@ async def post(connection: Connection, name: str, count: int) -> tuple[float, in
     return began, count
 
 
-async def take(connection: Connection, name: str) -> tuple[float, int]:
+async def take(connection: ApiConnection, name: str) -> tuple[float, int]:
     trainer = TrainerClient(connection, name)
     await trainer.register(BATCH_SIZE)
     began, count = await _told_to_begin(), 0
@@ -52,7 +52,7 @@ async def _told_to_begin() -> float:
 
 
 async def main(what: str, name: str, count: int, url: str) -> None:
-    async with Connection(url) as connection:
+    async with ApiConnection(url) as connection:
         began, done = await (post(connection, name, count) if what == "post" else take(connection, name))
         print(json.dumps({"began": began, "ended": time.time(), "groups": done}), flush=True)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason
 from hermes_rl.store.codec import encode
-from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason
 
 KINDS = ("small", "middle", "large")
 WEIGHTS = (60, 34, 6)

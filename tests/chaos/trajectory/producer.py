@@ -14,10 +14,10 @@ from random import Random
 
 from hermes_rl.api.client.connection import ApiError
 from hermes_rl.api.client.delivery import Delivery
-from hermes_rl.api.client.destination import Standing
-from hermes_rl.api.client.native import NativeDestination
+from hermes_rl.api.client.destination import ResumeState
+from hermes_rl.api.client.native_destination import NativeDestination
 from hermes_rl.api.client.spool import Spool
-from hermes_rl.api.wire import EnvironmentRegistration, Posted, WorkGrant
+from hermes_rl.api.schemas import EnvironmentRegistration, Posted, WorkGrant
 from hermes_rl.store.codec import open_group
 from tests.chaos.trajectory.board import MAKING, SENDING, Board, Phase
 from tests.chaos.trajectory.ledger import Ledger
@@ -96,7 +96,7 @@ async def produce(directory: Path, name: str, random: Random, pace: float, plant
     return left
 
 
-def missing(standing: Standing, spooled: Collection[int]) -> "filter[int]":
+def missing(standing: ResumeState, spooled: Collection[int]) -> "filter[int]":
     """The numbers from the cursor on that are neither with the API nor in the spool."""
     return filter(lambda number: number not in standing.done and number not in spooled, count(standing.cursor or 0))
 

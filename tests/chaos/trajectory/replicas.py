@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from hermes_rl.api.client.connection import ApiUnavailableError, Connection
+from hermes_rl.api.client.connection import ApiConnection, ApiUnavailableError
 
 
 class Event(Enum):
@@ -27,7 +27,7 @@ class Event(Enum):
 Watcher = Callable[[Event, str, int], None]
 
 
-class ReplicaConnection(Connection):
+class ReplicaConnection(ApiConnection):
     """Begins with the first of the addresses."""
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ class ReplicaConnection(Connection):
 
         return told
 
-    def _away(self, what: str) -> ApiUnavailableError:
-        error = super()._away(what)
+    def _unavailable(self, what: str) -> ApiUnavailableError:
+        error = super()._unavailable(what)
         self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
         return error

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.store.database.steps import Row, ask
-from hermes_rl.store.database.store import opened_engine
+from hermes_rl.store.database.queries import Row, execute
+from hermes_rl.store.database.store import open_engine
 from tests.chaos.trajectory.lots import Lot, lot_of
 
 SHOWN = 5
@@ -112,10 +112,10 @@ async def gathered(
     spools: Path,
 ) -> Evidence:
     """The evidence of the ledgers' lines, of the store and of what lies in `*/spool` below a directory."""
-    async with opened_engine(address) as engine:
+    async with open_engine(address) as engine:
 
         async def rows(sql: str) -> list[Row]:
-            return await engine.read(lambda: ask(sql))
+            return await engine.read(lambda: execute(sql))
 
         [(waiting,)] = await rows("SELECT COUNT(*) FROM queue")
         [(on_loan,)] = await rows("SELECT COUNT(*) FROM batches WHERE state = 'leased'")

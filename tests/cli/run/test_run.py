@@ -10,16 +10,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hermes_rl.cli.main import hermes_rl
-from hermes_rl.cli.run.live import look
-from hermes_rl.cli.run.logs import Growing
-from hermes_rl.cli.run.starting import split_weight
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.states import Phase
-from hermes_rl.runs.watching.pulse import pulse
-from hermes_rl.runs.watching.status import status
-from hermes_rl.terminal.look import picture
-from hermes_rl.terminal.running import run_click
+from hermes_rl.cli.run.live import status_panel
+from hermes_rl.cli.run.logs import LogTail
+from hermes_rl.cli.run.start_options import parse_weight
+from hermes_rl.console.panel import render_panel
+from hermes_rl.console.run_command import run_click
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.status.status import status
+from hermes_rl.orchestration.status.summary import run_summary
 from tests.support.recorded_runs import make_run, run_file, write_log, write_steps, write_weights
 
 ENVIRONMENT = Path(__file__).parents[3] / "examples" / "plain_text_env.py"
@@ -107,7 +107,7 @@ def test_watching_a_run_that_has_ended_ends_at_once(capsys: pytest.CaptureFixtur
 def test_a_live_picture_has_the_run_its_steps_and_its_parts() -> None:
     write_steps(make_run("r1"), 4)
     page = StringIO()
-    Console(width=120, file=page).print(picture(look(status("r1"), pulse("r1"))))
+    Console(width=120, file=page).print(render_panel(status_panel(status("r1"), run_summary("r1"))))
     said = page.getvalue()
     assert "r1" in said
     assert "step 4 of 100" in said
@@ -170,7 +170,7 @@ def test_a_dry_run_shows_the_run_and_starts_nothing(verb: tuple[str, ...], model
     made = json.loads(done.stdout)
     assert made["tinker"]["total_steps"] == 3
     assert made["environments"][0]["name"] == "plain_text"
-    assert not RunPlaces(made["run_id"]).folder.exists()
+    assert not RunPaths(made["run_id"]).folder.exists()
 
 
 def test_several_environments_are_given_with_their_weights(model: str) -> None:
@@ -216,7 +216,7 @@ def test_on_a_terminal_a_run_is_drawn_until_it_has_ended(monkeypatch: pytest.Mon
 def test_a_log_is_followed_also_when_it_is_rotated(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("before\n")
-    growing = Growing(path)
+    growing = LogTail(path)
     with path.open("a") as log:
         log.write("one\ntw")
     assert growing.lines() == ["one"]
@@ -241,9 +241,9 @@ def test_a_model_without_its_key_is_told_and_the_test_fails(
     [("gsm8k", ("gsm8k", 1.0)), ("gsm8k:0.5", ("gsm8k", 0.5)), ("a/env.py:MyEnv", ("a/env.py:MyEnv", 1.0))],
 )
 def test_a_weight_is_told_from_a_class(text: str, meant: tuple[str, float]) -> None:
-    assert split_weight(text) == meant
+    assert parse_weight(text) == meant
 
 
 def test_a_weight_below_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="above 0"):
-        split_weight("gsm8k:-1")
+        parse_weight("gsm8k:-1")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.trajectory import Sampling
-from hermes_rl.trajectory import Sequence as TokenSequence
+from hermes_rl.core.trajectory import Sampling
+from hermes_rl.core.trajectory import Sequence as TokenSequence
 from tests.engines.atropos.programs import ADAPTER, run
 from tests.engines.atropos.trainer import Columns, rollouts_of
 from tests.engines.atropos.word_model import UNSAMPLED_MASK, WordModel, is_exact
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.parts, pytest.mark
 PROGRAM = """
 import asyncio, json, sys
 from atroposlib.envs.base import APIServerConfig, BaseEnv
-from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
+from hermes_rl.environment.loading.loader import load_environment
 
 async def main(base_url, tokenizer):
     Adapted = atropos_environment(load_environment("terminal_test"))
@@ -109,9 +109,9 @@ async def test_evaluate_writes_the_report_of_the_environment(
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--openai.server_type", "openai"], "it does not give the tokens it sampled"),
-        (["--openai.base_url", ""], "No inference endpoint was chosen"),
-        (["--testing", "true"], "choose endpoints of their own"),
+        (["--openai.server_type", "openai"], "it does not return the tokens it sampled"),
+        (["--openai.base_url", ""], "No inference endpoint is configured"),
+        (["--testing", "true"], "choose their own endpoints"),
     ],
 )
 async def test_what_cannot_be_trained_on_is_refused_before_the_first_rollout(
@@ -130,7 +130,7 @@ async def test_process_ends_where_no_group_comes_to_anything(
     flags = ["--env.max_context_tokens", "64"]
     status, said = await run(atropos_python, *PROCESS, *word_model.flags, *flags, folder=tmp_path / "run")
     assert status == 1
-    assert "10 groups in a row came to nothing, withheld by cause: {" in said
+    assert "10 consecutive groups were withheld, by cause: {" in said
 
 
 async def test_a_program_uses_the_class_as_any_other_base_env(

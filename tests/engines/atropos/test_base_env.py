@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.api.client.connection import Connection
+from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.trainer import TrainerClient
 from tests.engines.atropos.programs import running
 from tests.engines.atropos.say_number_model import SayNumberModel, is_exact
@@ -45,7 +45,7 @@ async def test_its_groups_come_out_of_batch_as_they_were_sampled(
 async def test_its_groups_come_by_lease_as_they_were_sampled(
     atropos_python: Path, our_api: str, say_number_model: SayNumberModel, tmp_path: Path
 ) -> None:
-    async with Connection(our_api) as connection, serving(atropos_python, our_api, say_number_model, tmp_path):
+    async with ApiConnection(our_api) as connection, serving(atropos_python, our_api, say_number_model, tmp_path):
         trainer = TrainerClient(connection, "trainer")
         # Atropos' environments do not say which version of the policy sampled a token.
         await trainer.register(8, needs=["logprobs"])

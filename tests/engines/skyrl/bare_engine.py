@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hermes_rl.training.selfhost.running import INSIDE
+from hermes_rl.training.engines.skyrl.process import INSIDE
 from tests.support.skyrl_engine import skyrl_environment
 
 DEADLINE_S = 300.0

@@ -16,7 +16,7 @@ typing.TypedDict = typing_extensions.TypedDict
 
 inside, folder = sys.argv[1:]
 sys.path.insert(0, inside)
-stand_ins: Any = import_module("hermes_skyrl.stand_ins")
+stand_ins: Any = import_module("hermes_skyrl.stubs")
 stand_ins.hide_torch()
 stand_ins.stand_in()
 ours: Any = import_module("hermes_skyrl.engine")

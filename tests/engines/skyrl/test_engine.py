@@ -197,7 +197,7 @@ def test_samples_of_a_client_that_was_killed_are_not_drawn(skyrl_engine: SkyrlEn
         answer = post(f"{skyrl_engine.url}/api/v1/retrieve_future", {"request_id": number})
     finally:
         os.kill(skyrl_engine.worker, signal.SIGCONT)
-    assert answer["error"] == "nobody waits for it any more"
+    assert answer["error"] == "no client waits for this request"
 
 
 def test_a_request_that_failed_says_why(skyrl_engine: SkyrlEngine, training: TinyTraining) -> None:

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 import numpy as np
 import pytest
 
-from hermes_rl.processes import moment_of_start
+from hermes_rl.core.process_identity import process_start_time
 from tests.engines.skyrl.conftest import OPTIONS
 from tests.engines.skyrl.tiny_training import TinyTraining, post
 from tests.support.skyrl_engine import SkyrlEngine, skyrl_environment
@@ -33,7 +33,7 @@ def engine(tiny_model: Path, tmp_path: Path) -> Iterator[SkyrlEngine]:
 def gone(*pids: int, within: float = 20.0) -> bool:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        if all(moment_of_start(pid) is None for pid in pids):
+        if all(process_start_time(pid) is None for pid in pids):
             return True
         time.sleep(0.05)
     return False
@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_load_its_model_says_why(tiny_model: Path, tmp_pat
         timeout=300,
     )
     assert done.returncode == 1
-    assert "before it could answer" in done.stderr and "SafetensorError" in done.stderr
+    assert "before it was ready" in done.stderr and "SafetensorError" in done.stderr
 
 
 @pytest.mark.parametrize("victim", ["api", "worker"])
@@ -124,7 +124,7 @@ def test_one_that_was_left_running_is_ended_by_its_name(tiny_model: Path, tmp_pa
     assert said["model"] == str(tiny_model)
     [row] = json.loads(hermes_rl("status", "--json").stdout)
     assert (row["name"], row["state"], row["url"]) == ("left", "ready", said["url"])
-    assert "is running" in hermes_rl(*start).stderr
+    assert "is already running" in hermes_rl(*start).stderr
     assert "Initialized TinkerEngine" in hermes_rl("logs", "left").stdout
     assert hermes_rl("stop", "left").returncode == 0
     assert gone(said["pid"])

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
-from hermes_rl.training.vllm_fleet.membership import FleetTimes
+from hermes_rl.training.vllm_fleet.membership import VllmTimeouts
 from scripts.hf_model import model_folder, vllm_python
 from tests.engines.conftest import TokenEndpoint, running_vllm
 from tests.support.skyrl_engine import SkyrlEngine
@@ -22,7 +22,7 @@ INSIDE = Path(__file__).with_name("peft_merge.py")
 STEPS = Path(__file__).with_name("train_steps.py")
 # Two programs that add up in another order.
 NOISE = 2e-5
-TIMES = FleetTimes(patience=60.0)
+TIMES = VllmTimeouts(patience=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def scored(fleet: VllmFleet, sequences: list[list[int]]) -> NDArray[np.flo
 
 async def test_the_merged_model_in_vllm_gives_the_trainers_logprobs(trained: Trained, tmp_path: Path) -> None:
     with running_vllm(trained.merged, tmp_path / "log.txt", name="merged") as (served, _):
-        async with VllmFleet([served.root], run="merged", times=TIMES) as fleet:
+        async with VllmFleet([served.root], run="merged", timeouts=TIMES) as fleet:
             await fleet.load(0, None)
             apart = np.abs(await scored(fleet, trained.sequences) - trained.logprobs)
     print(f"merged: mean {apart.mean():.2g}, largest {apart.max():.2g}")
@@ -72,7 +72,7 @@ async def test_the_merged_model_in_vllm_gives_the_trainers_logprobs(trained: Tra
 
 
 async def test_the_adapter_in_vllm_gives_the_trainers_logprobs(trained: Trained, lora_vllm: TokenEndpoint) -> None:
-    async with VllmFleet([lora_vllm.root], run="peft", times=TIMES) as fleet:
+    async with VllmFleet([lora_vllm.root], run="peft", timeouts=TIMES) as fleet:
         await fleet.load(0, None)
         base = np.abs(await scored(fleet, trained.sequences) - trained.logprobs)
         await fleet.load(1, trained.peft)

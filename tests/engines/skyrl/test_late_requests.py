@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import hermes_rl.training.selfhost
+import hermes_rl.training.engines.skyrl
 
 ROOT = Path(__file__).parents[3]
-INSIDE = Path(hermes_rl.training.selfhost.__file__).with_name("inside")
+INSIDE = Path(hermes_rl.training.engines.skyrl.__file__).with_name("inside")
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 

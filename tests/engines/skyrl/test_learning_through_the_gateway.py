@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hermes_rl.core.trajectory import Rollout
 from hermes_rl.store.codec import decode
-from hermes_rl.trajectory import Rollout
 from tests.engines.skyrl.learning import WANTED, learned
 from tests.support.skyrl_engine import SkyrlEngine
 from tests.support.training_processes import TrainingProcesses

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hermes_rl.training.engine import Example
-from hermes_rl.training.objective import ratios, token_losses, truncated
-from hermes_rl.training.settings import Loss
+from hermes_rl.extensions import OBJECTIVES
+from hermes_rl.training.engines.protocol import Example
+from hermes_rl.training.loss import importance_ratios, truncate_importance_weights
+from hermes_rl.training.objectives import get_objective
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "engine_environment"
 INSIDE = Path(__file__).with_name("skyrl_losses.py")
@@ -36,7 +37,7 @@ def random_example(seed: int, size: int = 400) -> tuple[Example, NDArray[np.floa
     return Example(ids[:-1], ids[1:], sampled, advantages, mask), np.minimum(now, 0).astype(np.float32)
 
 
-def at_skyrl(python: Path, loss: Loss, example: Example, now: NDArray[np.float32]) -> dict[str, Any]:
+def at_skyrl(python: Path, loss: str, example: Example, now: NDArray[np.float32]) -> dict[str, Any]:
     asked = {
         "loss": loss,
         "clip": CLIP,
@@ -53,23 +54,23 @@ def at_skyrl(python: Path, loss: Loss, example: Example, now: NDArray[np.float32
     return answer
 
 
-@pytest.mark.parametrize("loss", list(Loss))
-def test_the_loss_of_each_token_is_the_one_skyrl_computes(skyrl_python: Path, loss: Loss) -> None:
+@pytest.mark.parametrize("loss", sorted(OBJECTIVES.builtin))
+def test_the_loss_of_each_token_is_the_one_skyrl_computes(skyrl_python: Path, loss: str) -> None:
     example, now = random_example(seed=1)
     said = at_skyrl(skyrl_python, loss, example, now)
-    assert token_losses(loss, example, now, CLIP) == pytest.approx(said["losses"], rel=1e-5, abs=1e-5)
+    assert get_objective(loss).token_losses(example, now, CLIP) == pytest.approx(said["losses"], rel=1e-5, abs=1e-5)
 
 
 def test_the_gradient_of_truncated_examples_is_the_advantage_by_the_truncated_weight(skyrl_python: Path) -> None:
     example, now = random_example(seed=2)
-    [made] = truncated([example], [now], 2.0)
-    said = at_skyrl(skyrl_python, Loss.IMPORTANCE_SAMPLING, made, now)
-    due = -np.minimum(ratios(example, now), 2.0) * example.advantages
+    [made] = truncate_importance_weights([example], [now], 2.0)
+    said = at_skyrl(skyrl_python, "importance_sampling", made, now)
+    due = -np.minimum(importance_ratios(example, now), 2.0) * example.advantages
     assert said["gradients"] == pytest.approx(due, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("loss", list(Loss))
-def test_at_the_weights_that_sampled_every_loss_has_the_gradient_of_the_policy(skyrl_python: Path, loss: Loss) -> None:
+@pytest.mark.parametrize("loss", sorted(OBJECTIVES.builtin))
+def test_at_the_weights_that_sampled_every_loss_has_the_gradient_of_the_policy(skyrl_python: Path, loss: str) -> None:
     example, _ = random_example(seed=3)
     said = at_skyrl(skyrl_python, loss, example, example.logprobs)
     assert said["gradients"] == pytest.approx(-example.advantages, rel=1e-5, abs=1e-6)

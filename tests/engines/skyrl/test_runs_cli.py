@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.runs.keys import key_file, set_key
+from hermes_rl.orchestration.keys import key_file, set_key
 from tests.support.tiny_runs import (
     RUN_SECONDS,
     STEPS,
@@ -30,6 +30,7 @@ CANARIES = {
     "OPENROUTER_API_KEY": "canary-or-4Jd0sWq92LmN",
     "WANDB_API_KEY": "canary-wb-88aTzQk31xYp",
 }
+OBJECTIVE = Path(__file__).parents[3] / "examples" / "extensions" / "positive_only.py"
 VARIABLE = "canary-var-0hGf53RrEe1Z"
 
 
@@ -66,7 +67,8 @@ def holders(home: Path, secret: str) -> list[Path]:
 def test_a_run_is_started_watched_and_read_and_leaves_no_secret(home: Path) -> None:
     assert "plain_text" in [one["name"] for one in told("env", "list")["environments"]]
     fields = {one["name"] for one in told("run", "show", "plain_text", "--preset", "laptop")["configurable_fields"]}
-    changes = {**tiny_changes(), "tinker.api_key": "env:OUR_ENGINE_KEY"}
+    # An objective of a file, as an example of extensions in a whole run.
+    changes = {**tiny_changes(), "tinker.api_key": "env:OUR_ENGINE_KEY", "loss": f"{OBJECTIVE}:PositiveOnly"}
     assert changes.keys() <= fields
     options = [text for field, value in changes.items() for text in ("--set", f"{field}={json.dumps(value)}")]
 

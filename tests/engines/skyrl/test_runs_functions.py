@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.runs.rl_tools.functions import (
+from hermes_rl.orchestration.rl_tools.functions import (
     rl_check_status,
     rl_edit_config,
     rl_get_current_config,

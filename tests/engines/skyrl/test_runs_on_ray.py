@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.runs.keys import key_file, set_key
-from hermes_rl.runs.supervision.plan import RUN_KEY
-from tests.runs.replicas.ray_cluster import RayCluster
+from hermes_rl.orchestration.keys import key_file, set_key
+from hermes_rl.orchestration.supervision.plan import RUN_KEY
+from tests.orchestration.replicas.ray_cluster import RayCluster
 from tests.support.tiny_runs import (
     ENVIRONMENT,
     RUN_SECONDS,
@@ -105,7 +105,7 @@ def test_a_run_on_ray_is_watched_resized_and_drained_and_finishes(home: Path) ->
         assert told("replicas", "drain", run_id, "replica-1")["leaving"] == ["replica-1"]
         status(run_id, lambda now: "replica-1" not in at_work(now) and sum(map(len, at_work(now).values())) == 2)
         log = told("run", "logs", run_id, "--part", "env", "--lines", "1000")["env"]["text"]
-        assert "replicas: shard 1 finishes on replica-1" in log
+        assert "replicas: draining shard 1 on replica-1" in log
         (home / "go").touch()
         now = status(run_id, lambda now: now["ended"])
         assert now["status"] == "finished", now

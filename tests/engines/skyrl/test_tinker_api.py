@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Finish, Sampled
-from hermes_rl.training.busy import Busy
-from hermes_rl.training.engine import Adam, EngineError, Example
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.training.tinker_api import TinkerEngine
+from hermes_rl.inference.tokens.completion import Finish, Sampled
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import Adam, EngineError, Example
+from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.utilization import BusyTimer
 from tests.support.skyrl_engine import SkyrlEngine
 
 PROMPT = (5, 6, 7, 8)
-REQUEST = SamplingRequest.of({"max_tokens": 8, "n": 4, "seed": 1})
+REQUEST = SamplingRequest.from_parameters({"max_tokens": 8, "n": 4, "seed": 1})
 # A name is taken for good, and the SDK asks for five minutes whether it still is.
 NUMBERS = count()
 pytestmark = pytest.mark.timeout(300)
@@ -40,7 +40,7 @@ def sdk_leaks() -> Iterator[None]:
 
 async def opened(settings: TrainerSettings, state: str | None = None) -> TinkerEngine:
     with sdk_leaks():
-        return await TinkerEngine.open(settings, state, busy=Busy(), decode=spelled, context=64)
+        return await TinkerEngine.open(settings, state, busy=BusyTimer(), decode=spelled, context=64)
 
 
 def spelled(ids: Sequence[int]) -> str:
@@ -125,7 +125,7 @@ async def test_a_completion_cut_by_its_length_says_so(engine: TinkerEngine) -> N
 
 async def test_a_stop_string_ends_a_completion_at_the_token_that_completes_it(engine: TinkerEngine) -> None:
     [first, *_] = await sampled(engine)
-    stop = SamplingRequest.of({"max_tokens": 8, "n": 4, "seed": 1, "stop": [f"<{first.tokens[2]}>"]})
+    stop = SamplingRequest.from_parameters({"max_tokens": 8, "n": 4, "seed": 1, "stop": [f"<{first.tokens[2]}>"]})
     [cut, *_] = await sampled(engine, stop)
     assert (cut.tokens, cut.finish) == (first.tokens[:3], Finish.STOP)
     assert cut.logprobs == pytest.approx(first.logprobs[:3])
@@ -133,7 +133,7 @@ async def test_a_stop_string_ends_a_completion_at_the_token_that_completes_it(en
 
 async def test_a_stop_token_ends_a_completion_and_is_in_it(engine: TinkerEngine) -> None:
     [first, *_] = await sampled(engine)
-    stop = SamplingRequest.of({"max_tokens": 8, "n": 4, "seed": 1}, [first.tokens[1]])
+    stop = SamplingRequest.from_parameters({"max_tokens": 8, "n": 4, "seed": 1}, [first.tokens[1]])
     [cut, *_] = await sampled(engine, stop)
     assert (cut.tokens, cut.finish) == (first.tokens[:2], Finish.STOP)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hermes_rl.training.busy import Busy
-from hermes_rl.training.engine import Adam, Example
-from hermes_rl.training.settings import TrainerSettings
-from hermes_rl.training.tinker_api import TinkerEngine
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import Adam, Example
+from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.utilization import BusyTimer
 
 SEQUENCES, LENGTH, STEPS = 4, 24, 3
 
@@ -26,7 +26,7 @@ async def trained(url: str, model: str) -> dict[str, Any]:
         for place, tokens in enumerate(sequences)
     ]
     settings = TrainerSettings(base_url=url, base_model=model, lora_rank=8, total_steps=STEPS)
-    engine = await TinkerEngine.open(settings, None, busy=Busy(), decode=str, context=2048)
+    engine = await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=2048)
     try:
         for _ in range(STEPS):
             await engine.step(examples, "importance_sampling", None, Adam(learning_rate=5e-3))

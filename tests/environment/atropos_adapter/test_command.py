@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from hermes_rl import ConfigError
-from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
-from hermes_rl.environment.loader import load_environment
+from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
+from hermes_rl.environment.loading.loader import load_environment
 
 COMMAND = [sys.executable, "-m", "hermes_rl.environment.atropos_adapter"]
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import Asked, BadRequestError, Told
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.gateway.dialects import ANTHROPIC
-from hermes_rl.gateway.dialects.said import INVALID, sealed
-from hermes_rl.messages import Message, ToolCall
+from hermes_rl.gateway.dialects.reply import INVALID, seal
+from hermes_rl.gateway.request import AgentRequest, BadRequestError
+from hermes_rl.inference.completion import ChatCompletion
 from tests.support.dialects import LOOK, Line, told
 from tests.support.sdk_agents import AnthropicAgent
 
@@ -17,8 +18,8 @@ TOOL = {"name": "look", "description": "Look somewhere.", "input_schema": LOOK["
 HELLO = {"role": "user", "content": "hello"}
 
 
-def asked(*messages: Any, **body: Any) -> Asked:
-    return ANTHROPIC.asked({"model": "m", "max_tokens": 9, "messages": list(messages) or [HELLO], **body})
+def asked(*messages: Any, **body: Any) -> AgentRequest:
+    return ANTHROPIC.parse_request({"model": "m", "max_tokens": 9, "messages": list(messages) or [HELLO], **body})
 
 
 def said(*blocks: Any) -> Message:
@@ -26,11 +27,11 @@ def said(*blocks: Any) -> Message:
     return asked({"role": "assistant", "content": list(blocks)}, HELLO).messages[0]
 
 
-def events(request: Asked, answer: Told) -> list[tuple[str, Any]]:
+def events(request: AgentRequest, answer: ChatCompletion) -> list[tuple[str, Any]]:
     read = []
     for one in b"".join(ANTHROPIC.events(request, answer)).split(b"\n\n")[:-1]:
         name, data = one.split(b"\n")
-        read.append((name.removeprefix(b"event: ").decode(), jsontext.loads(data.removeprefix(b"data: "))))
+        read.append((name.removeprefix(b"event: ").decode(), fast_json.loads(data.removeprefix(b"data: "))))
     return read
 
 
@@ -113,7 +114,7 @@ def test_thinking_that_is_not_shown_comes_back_by_its_signature() -> None:
 
 
 def test_redacted_thinking_of_ours_is_read_and_anothers_is_not() -> None:
-    assert said({"type": "redacted_thinking", "data": sealed("hm")})["reasoning_content"] == "hm"
+    assert said({"type": "redacted_thinking", "data": seal("hm")})["reasoning_content"] == "hm"
     assert "reasoning_content" not in said({"type": "redacted_thinking", "data": "EmwKAhgBEgy"})
 
 

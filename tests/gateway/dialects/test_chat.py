@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import Asked, BadRequestError
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.gateway.dialects import CHAT
-from hermes_rl.gateway.dialects.earlier import Earlier
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
+from hermes_rl.gateway.request import AgentRequest, BadRequestError
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
-from hermes_rl.messages import Message, ToolCall
-from hermes_rl.trajectory import Usage
 from tests.support.dialects import LOOK, Line, told
 from tests.support.sdk_agents import ChatAgent
 
 CALL = ToolCall.make("look", '{"at": "x"}', "call_1")
 
 
-def asked(*messages: Message, **body: Any) -> Asked:
-    return CHAT.asked({"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **body})
+def asked(*messages: Message, **body: Any) -> AgentRequest:
+    return CHAT.parse_request({"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **body})
 
 
 def only(message: Message) -> Message:
@@ -26,9 +26,9 @@ def only(message: Message) -> Message:
     return read
 
 
-def events(request: Asked, *answers: ChatCompletion) -> list[Any]:
+def events(request: AgentRequest, *answers: ChatCompletion) -> list[Any]:
     lines = [line for answer in answers for line in b"".join(CHAT.events(request, answer)).split(b"\n\n") if line]
-    return [line if line == b"data: [DONE]" else jsontext.loads(line.removeprefix(b"data: ")) for line in lines]
+    return [line if line == b"data: [DONE]" else fast_json.loads(line.removeprefix(b"data: ")) for line in lines]
 
 
 def test_a_developer_is_a_system() -> None:
@@ -226,12 +226,12 @@ def test_a_call_is_streamed_to_functions_of_old_in_their_form() -> None:
 
 
 def test_a_call_of_old_comes_back_with_its_id() -> None:
-    earlier, user = Earlier(), {"role": "user", "content": "hi"}
-    first = CHAT.asked({"messages": [user], **FUNCTIONS}, earlier)
-    earlier.keep(first, told("", CALL))
+    earlier, user = PreviousResponses(), {"role": "user", "content": "hi"}
+    first = CHAT.parse_request({"messages": [user], **FUNCTIONS}, earlier)
+    earlier.add(first, told("", CALL))
     called = CHAT.answer(first, told("", CALL))["choices"][0]["message"]
     result = {"role": "function", "name": "look", "content": "a door"}
-    read = CHAT.asked({"messages": [user, called, result], **FUNCTIONS}, earlier).messages
+    read = CHAT.parse_request({"messages": [user, called, result], **FUNCTIONS}, earlier).messages
     assert read[1] == {"role": "assistant", "content": "", "tool_calls": [CALL.as_dict()]}
     assert read[2] == {"role": "tool", "tool_call_id": "call_1", "content": "a door", "name": "look"}
 
@@ -239,9 +239,9 @@ def test_a_call_of_old_comes_back_with_its_id() -> None:
 def test_a_call_of_old_that_nobody_remembers_is_read_all_the_same() -> None:
     user = {"role": "user", "content": "hi"}
     called = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
-    earlier = Earlier()
-    earlier.keep(CHAT.asked({"messages": [user], **FUNCTIONS}), told("", CALL))
-    read = CHAT.asked({"messages": [user, called], **FUNCTIONS}, earlier).messages
+    earlier = PreviousResponses()
+    earlier.add(CHAT.parse_request({"messages": [user], **FUNCTIONS}), told("", CALL))
+    read = CHAT.parse_request({"messages": [user, called], **FUNCTIONS}, earlier).messages
     assert read[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
 
 

@@ -6,59 +6,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message
 from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, RESPONSES, Dialect
-from hermes_rl.messages import Message
-from hermes_rl.tokens.recorder import says_the_same
+from hermes_rl.inference.tokens.recorder import same_message
 from tests.support.dialects import BODIES, LOOK, conversations, written
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
 def on_the_wire(value: Any) -> Any:
-    return jsontext.loads(jsontext.dumps(value))
+    return fast_json.loads(fast_json.dumps(value))
 
 
 def same(sent: list[Message], kept: list[Message]) -> bool:
     """As the recorder compares: of what was sampled, key order and space in arguments do not count."""
     return len(sent) == len(kept) and all(
-        says_the_same(one, other) if other["role"] == "assistant" else one == other
+        same_message(one, other) if other["role"] == "assistant" else one == other
         for one, other in zip(sent, kept, strict=True)
     )
 
 
 @given(conversations())
 def test_a_conversation_in_chat_is_read_as_it_was(messages: list[Message]) -> None:
-    assert CHAT.asked(on_the_wire(BODIES["chat"](messages))).messages == messages
+    assert CHAT.parse_request(on_the_wire(BODIES["chat"](messages))).messages == messages
 
 
 @given(conversations())
 def test_a_conversation_in_responses_is_read_as_it_was(messages: list[Message]) -> None:
-    assert RESPONSES.asked(on_the_wire(BODIES["responses"](messages))).messages == messages
+    assert RESPONSES.parse_request(on_the_wire(BODIES["responses"](messages))).messages == messages
 
 
 @given(conversations())
 def test_a_conversation_in_anthropic_is_read_as_the_recorder_knows_it(messages: list[Message]) -> None:
-    assert same(ANTHROPIC.asked(on_the_wire(BODIES["anthropic"](messages))).messages, messages)
+    assert same(ANTHROPIC.parse_request(on_the_wire(BODIES["anthropic"](messages))).messages, messages)
 
 
 @given(conversations())
 def test_writing_and_reading_again_changes_nothing_more(messages: list[Message]) -> None:
     for dialect in DIALECTS:
-        once = dialect.asked(on_the_wire(BODIES[dialect.name](messages))).messages
-        assert dialect.asked(on_the_wire(BODIES[dialect.name](once))).messages == once
+        once = dialect.parse_request(on_the_wire(BODIES[dialect.name](messages))).messages
+        assert dialect.parse_request(on_the_wire(BODIES[dialect.name](once))).messages == once
 
 
 @given(conversations(written), st.sampled_from(DIALECTS), st.sampled_from(DIALECTS))
 def test_two_dialects_that_say_the_same_ask_the_same(messages: list[Message], one: Dialect, other: Dialect) -> None:
-    asked = [dialect.asked(on_the_wire(BODIES[dialect.name](messages, [LOOK]))) for dialect in (one, other)]
+    asked = [dialect.parse_request(on_the_wire(BODIES[dialect.name](messages, [LOOK]))) for dialect in (one, other)]
     assert same(asked[0].messages, asked[1].messages)
     assert asked[0].tools == asked[1].tools == [LOOK]
 
 
 @each_dialect
 def test_a_surrogate_alone_is_read(dialect: Dialect) -> None:
-    body = jsontext.loads(
+    body = fast_json.loads(
         b'{"model": "m", "max_tokens": 9, "input": "\\ud800", "messages": [{"role": "user", "content": "\\ud800"}]}'
     )
-    assert dialect.asked(body).messages == [{"role": "user", "content": "�"}]
+    assert dialect.parse_request(body).messages == [{"role": "user", "content": "�"}]

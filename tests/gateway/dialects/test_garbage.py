@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import BadRequestError
-from hermes_rl.gateway.dialects import DIALECTS, Dialect, Earlier
-from hermes_rl.gateway.problems import Problem
-from hermes_rl.messages import Message, ToolCall
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.gateway.dialects import DIALECTS, Dialect, PreviousResponses
+from hermes_rl.gateway.errors import RequestProblem
+from hermes_rl.gateway.request import BadRequestError
 from tests.support.dialects import BODIES, LOOK, conversations, told, values
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -37,18 +37,18 @@ bodies = st.dictionaries(st.sampled_from(FIELDS), junk, max_size=8)
 
 
 def refused_or_read(dialect: Dialect, body: Any) -> None:
-    earlier = Earlier()
+    earlier = PreviousResponses()
     kept = told("said", ToolCall.make("look", "{}", "call_1"), number=0)
-    earlier.keep(dialect.asked(BODIES[dialect.name]([{"role": "user", "content": "x"}])), kept)
+    earlier.add(dialect.parse_request(BODIES[dialect.name]([{"role": "user", "content": "x"}])), kept)
     try:
-        asked = dialect.asked(body, earlier)
+        asked = dialect.parse_request(body, earlier)
     except BadRequestError as error:
-        status, told_so = dialect.refusal(Problem.of(error))
+        status, told_so = dialect.refusal(RequestProblem.from_error(error))
         assert status == 400 and told_so["error"]["message"]
         return
     assert asked.messages and all(type(message["content"]) is str for message in asked.messages)
     answer = told("yes", ToolCall.make("look", "[", "call_2"), thinking="hm")
-    jsontext.dumps(dialect.answer(asked, answer))
+    fast_json.dumps(dialect.answer(asked, answer))
     assert list(dialect.events(asked, answer))
 
 
@@ -88,4 +88,4 @@ def _spoil(body: Any, data: st.DataObject) -> None:
 @pytest.mark.parametrize("body", [None, [], "text", 7, True, {}])
 def test_what_is_no_request_is_refused(dialect: Dialect, body: Any) -> None:
     with pytest.raises(BadRequestError):
-        dialect.asked(body)
+        dialect.parse_request(body)

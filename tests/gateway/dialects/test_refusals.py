@@ -4,53 +4,53 @@ import anthropic
 import openai
 import pytest
 
-from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
-from hermes_rl.gateway.asked import BadRequestError
+from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, RESPONSES, Dialect
-from hermes_rl.gateway.problems import Kind, Problem
+from hermes_rl.gateway.errors import ErrorKind, RequestProblem
+from hermes_rl.gateway.request import BadRequestError
 from tests.support.dialects import Line, told
 from tests.support.sdk_agents import AGENTS
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-FULL = Problem.of(ContextFullError("context_full", "http://engine has no room", (9000, 8192)))
+FULL = RequestProblem.from_error(ContextFullError("context_full", "http://engine has no room", (9000, 8192)))
 
-OPENAI: dict[Kind, tuple[type[openai.APIStatusError], int]] = {
-    Kind.BAD_REQUEST: (openai.BadRequestError, 400),
-    Kind.UNAUTHORIZED: (openai.AuthenticationError, 401),
-    Kind.NOT_FOUND: (openai.NotFoundError, 404),
-    Kind.CONTEXT_FULL: (openai.BadRequestError, 400),
-    Kind.TOO_MANY: (openai.RateLimitError, 429),
-    Kind.TOO_LARGE: (openai.APIStatusError, 413),
-    Kind.OVERLOADED: (openai.InternalServerError, 503),
-    Kind.SERVER: (openai.InternalServerError, 500),
+OPENAI: dict[ErrorKind, tuple[type[openai.APIStatusError], int]] = {
+    ErrorKind.BAD_REQUEST: (openai.BadRequestError, 400),
+    ErrorKind.UNAUTHORIZED: (openai.AuthenticationError, 401),
+    ErrorKind.NOT_FOUND: (openai.NotFoundError, 404),
+    ErrorKind.CONTEXT_FULL: (openai.BadRequestError, 400),
+    ErrorKind.TOO_MANY: (openai.RateLimitError, 429),
+    ErrorKind.TOO_LARGE: (openai.APIStatusError, 413),
+    ErrorKind.OVERLOADED: (openai.InternalServerError, 503),
+    ErrorKind.SERVER: (openai.InternalServerError, 500),
 }
-CLAUDE: dict[Kind, tuple[type[anthropic.APIStatusError], int, str]] = {
-    Kind.BAD_REQUEST: (anthropic.BadRequestError, 400, "invalid_request_error"),
-    Kind.UNAUTHORIZED: (anthropic.AuthenticationError, 401, "authentication_error"),
-    Kind.NOT_FOUND: (anthropic.NotFoundError, 404, "not_found_error"),
-    Kind.CONTEXT_FULL: (anthropic.BadRequestError, 400, "invalid_request_error"),
-    Kind.TOO_MANY: (anthropic.RateLimitError, 429, "rate_limit_error"),
-    Kind.TOO_LARGE: (anthropic.APIStatusError, 413, "request_too_large"),
-    Kind.OVERLOADED: (anthropic.APIStatusError, 529, "overloaded_error"),
-    Kind.SERVER: (anthropic.InternalServerError, 500, "api_error"),
+CLAUDE: dict[ErrorKind, tuple[type[anthropic.APIStatusError], int, str]] = {
+    ErrorKind.BAD_REQUEST: (anthropic.BadRequestError, 400, "invalid_request_error"),
+    ErrorKind.UNAUTHORIZED: (anthropic.AuthenticationError, 401, "authentication_error"),
+    ErrorKind.NOT_FOUND: (anthropic.NotFoundError, 404, "not_found_error"),
+    ErrorKind.CONTEXT_FULL: (anthropic.BadRequestError, 400, "invalid_request_error"),
+    ErrorKind.TOO_MANY: (anthropic.RateLimitError, 429, "rate_limit_error"),
+    ErrorKind.TOO_LARGE: (anthropic.APIStatusError, 413, "request_too_large"),
+    ErrorKind.OVERLOADED: (anthropic.APIStatusError, 529, "overloaded_error"),
+    ErrorKind.SERVER: (anthropic.InternalServerError, 500, "api_error"),
 }
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", ErrorKind)
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=lambda dialect: dialect.name)
-def test_the_openai_sdk_raises_its_own_error(dialect: Dialect, kind: Kind) -> None:
+def test_the_openai_sdk_raises_its_own_error(dialect: Dialect, kind: ErrorKind) -> None:
     error, status = OPENAI[kind]
     with pytest.raises(error) as raised:
-        AGENTS[dialect.name](Line(dialect, [Problem(kind, "because")])).ask("hello")
+        AGENTS[dialect.name](Line(dialect, [RequestProblem(kind, "because")])).ask("hello")
     assert raised.value.status_code == status
     assert "because" in raised.value.message
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_anthropic_sdk_raises_its_own_error(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_the_anthropic_sdk_raises_its_own_error(kind: ErrorKind) -> None:
     error, status, word = CLAUDE[kind]
     with pytest.raises(error) as raised:
-        AGENTS["anthropic"](Line(ANTHROPIC, [Problem(kind, "because")])).ask("hello")
+        AGENTS["anthropic"](Line(ANTHROPIC, [RequestProblem(kind, "because")])).ask("hello")
     assert raised.value.status_code == status
     body = raised.value.body
     assert isinstance(body, dict) and body["error"]["type"] == word and "because" in body["error"]["message"]
@@ -69,18 +69,20 @@ def test_a_full_context_is_told_in_anthropics_words() -> None:
 
 @each_dialect
 def test_a_full_context_of_unknown_size_is_told_too(dialect: Dialect) -> None:
-    error = dialect.refusal(Problem(Kind.CONTEXT_FULL, "no room"))[1]["error"]
+    error = dialect.refusal(RequestProblem(ErrorKind.CONTEXT_FULL, "no room"))[1]["error"]
     assert "no room" in error["message"]
 
 
 def test_the_field_to_blame_is_written_as_openai_does() -> None:
-    error = CHAT.refusal(Problem(Kind.BAD_REQUEST, "expected a string", "messages.0.content.12.text"))[1]["error"]
+    error = CHAT.refusal(RequestProblem(ErrorKind.BAD_REQUEST, "expected a string", "messages.0.content.12.text"))[1][
+        "error"
+    ]
     assert error["param"] == "messages[0].content[12].text"
     assert error["message"] == "Invalid 'messages[0].content[12].text': expected a string."
 
 
 def test_the_field_to_blame_is_written_as_anthropic_does() -> None:
-    error = ANTHROPIC.refusal(Problem(Kind.BAD_REQUEST, "Field required", "max_tokens"))[1]["error"]
+    error = ANTHROPIC.refusal(RequestProblem(ErrorKind.BAD_REQUEST, "Field required", "max_tokens"))[1]["error"]
     assert error["message"] == "max_tokens: Field required"
 
 
@@ -100,22 +102,22 @@ class Broken(Line):
     """A line that breaks off when the stream has only begun."""
 
     def streamed(self, events: list[bytes]) -> list[bytes]:
-        return [*events[:4], self.dialect.interruption(Problem(Kind.SERVER, "gone"))]
+        return [*events[:4], self.dialect.interruption(RequestProblem(ErrorKind.SERVER, "gone"))]
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (BadRequestError("no", "n"), Kind.BAD_REQUEST),
-        (ContextFullError("context_full", "full"), Kind.CONTEXT_FULL),
-        (EndpointError("refused", "http://engine refused"), Kind.OVERLOADED),
-        (ConfigError("secret setting"), Kind.SERVER),
+        (BadRequestError("no", "n"), ErrorKind.BAD_REQUEST),
+        (ContextFullError("context_full", "full"), ErrorKind.CONTEXT_FULL),
+        (EndpointError("refused", "http://engine refused"), ErrorKind.OVERLOADED),
+        (ConfigError("secret setting"), ErrorKind.SERVER),
     ],
 )
-def test_an_error_of_ours_has_its_kind(error: Exception, kind: Kind) -> None:
-    assert Problem.of(error).kind is kind
+def test_an_error_of_ours_has_its_kind(error: Exception, kind: ErrorKind) -> None:
+    assert RequestProblem.from_error(error).kind is kind
 
 
 @pytest.mark.parametrize("kind", [EndpointError, ContextFullError])
 def test_an_agent_is_not_told_where_the_engine_is(kind: type[EndpointError]) -> None:
-    assert "engine" not in Problem.of(kind("refused", "http://engine refused")).message
+    assert "engine" not in RequestProblem.from_error(kind("refused", "http://engine refused")).message

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import Asked, BadRequestError, Told
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.gateway.dialects import RESPONSES
-from hermes_rl.gateway.dialects.earlier import Earlier
-from hermes_rl.gateway.dialects.said import sealed
-from hermes_rl.messages import Message, ToolCall
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
+from hermes_rl.gateway.dialects.reply import seal
+from hermes_rl.gateway.request import AgentRequest, BadRequestError
+from hermes_rl.inference.completion import ChatCompletion
 from tests.support.dialects import LOOK, Line, told
 from tests.support.sdk_agents import ResponsesAgent
 
@@ -19,20 +20,20 @@ HELLO = {"role": "user", "content": "hello"}
 SEAL = ["reasoning.encrypted_content"]
 
 
-def asked(given: Any = "hello", earlier: Earlier | None = None, **body: Any) -> Asked:
-    return RESPONSES.asked({"model": "m", "input": given, **body}, earlier)
+def asked(given: Any = "hello", earlier: PreviousResponses | None = None, **body: Any) -> AgentRequest:
+    return RESPONSES.parse_request({"model": "m", "input": given, **body}, earlier)
 
 
-def output(answer: Told, **body: Any) -> list[dict[str, Any]]:
+def output(answer: ChatCompletion, **body: Any) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = RESPONSES.answer(asked(**body), answer)["output"]
     return items
 
 
-def events(request: Asked, answer: Told) -> list[tuple[str, Any]]:
+def events(request: AgentRequest, answer: ChatCompletion) -> list[tuple[str, Any]]:
     read = []
     for one in b"".join(RESPONSES.events(request, answer)).split(b"\n\n")[:-1]:
         name, data = one.split(b"\n")
-        read.append((name.removeprefix(b"event: ").decode(), jsontext.loads(data.removeprefix(b"data: "))))
+        read.append((name.removeprefix(b"event: ").decode(), fast_json.loads(data.removeprefix(b"data: "))))
     return read
 
 
@@ -111,7 +112,7 @@ def test_a_seal_counts_more_than_a_summary() -> None:
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "short"}],
-        "encrypted_content": sealed("hm"),
+        "encrypted_content": seal("hm"),
     }
     assert asked([item]).messages[0]["reasoning_content"] == "hm"
 
@@ -119,9 +120,9 @@ def test_a_seal_counts_more_than_a_summary() -> None:
 # --- earlier answers ---
 
 
-def kept(answer: Told, **body: Any) -> Earlier:
-    earlier = Earlier()
-    earlier.keep(asked(**body), answer)
+def kept(answer: ChatCompletion, **body: Any) -> PreviousResponses:
+    earlier = PreviousResponses()
+    earlier.add(asked(**body), answer)
     return earlier
 
 
@@ -144,10 +145,10 @@ def test_instructions_are_not_inherited() -> None:
 
 
 def test_a_chain_of_names_holds_the_whole_conversation() -> None:
-    earlier = Earlier()
+    earlier = PreviousResponses()
     request = asked("0", earlier)
     for number in range(5):
-        earlier.keep(request, told(f"a{number}", number=number))
+        earlier.add(request, told(f"a{number}", number=number))
         request = asked(f"{number + 1}", earlier, previous_response_id=f"resp_{number:032x}")
     assert [one["content"] for one in request.messages] == ["0", "a0", "1", "a1", "2", "a2", "3", "a3", "4", "a4", "5"]
 
@@ -161,8 +162,8 @@ def test_items_may_be_named_one_by_one() -> None:
     assert asked([HELLO, *untyped], kept(answer)).messages == [HELLO, expected]
 
 
-@pytest.mark.parametrize("earlier", [None, Earlier()])
-def test_an_answer_that_nobody_knows_is_refused(earlier: Earlier | None) -> None:
+@pytest.mark.parametrize("earlier", [None, PreviousResponses()])
+def test_an_answer_that_nobody_knows_is_refused(earlier: PreviousResponses | None) -> None:
     with pytest.raises(BadRequestError, match="not found"):
         asked("more", earlier, previous_response_id="resp_1")
     with pytest.raises(BadRequestError, match="not found"):
@@ -175,16 +176,16 @@ def test_an_answer_that_is_not_to_be_stored_is_not() -> None:
 
 
 def test_only_the_latest_answers_are_kept() -> None:
-    earlier = Earlier(most=2)
+    earlier = PreviousResponses(maximum=2)
     for number in range(3):
-        earlier.keep(asked(), told("yes", number=number))
+        earlier.add(asked(), told("yes", number=number))
     assert earlier.find(f"{0:032x}") is None and earlier.find(f"{2:032x}") is not None
 
 
 def test_what_two_answers_have_in_common_is_kept_once() -> None:
-    earlier, history = Earlier(), list[Message]([HELLO])
+    earlier, history = PreviousResponses(), list[Message]([HELLO])
     for number in range(2):
-        earlier.keep(asked([dict(one) for one in history]), told("yes", number=number))
+        earlier.add(asked([dict(one) for one in history]), told("yes", number=number))
         history += [{"role": "assistant", "content": "yes"}, HELLO]
     first, second = earlier.find(f"{0:032x}"), earlier.find(f"{1:032x}")
     assert first is not None and second is not None
@@ -241,7 +242,7 @@ def test_a_tool_that_only_the_provider_has_is_refused(kind: str) -> None:
 )
 def test_a_wrong_field_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(BadRequestError) as refused:
-        RESPONSES.asked({"model": "m", "input": "hello", field: value})
+        RESPONSES.parse_request({"model": "m", "input": "hello", field: value})
     assert refused.value.param is not None and refused.value.param.startswith(field)
 
 
@@ -283,7 +284,7 @@ def test_the_events_are_numbered_and_named() -> None:
 def test_the_stream_ends_with_the_whole_answer() -> None:
     request, answer = asked(stream=True), told("yes", CALL, thinking="hm")
     last, whole = events(request, answer)[-1][1]["response"], RESPONSES.answer(request, answer)
-    assert {**last, "created_at": 0} == jsontext.loads(jsontext.dumps({**whole, "created_at": 0}))
+    assert {**last, "created_at": 0} == fast_json.loads(fast_json.dumps({**whole, "created_at": 0}))
 
 
 def test_an_answer_that_was_cut_is_incomplete() -> None:

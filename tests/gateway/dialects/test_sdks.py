@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from hermes_rl import jsontext
-from hermes_rl.gateway.asked import Asked, Told
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import ToolCall
+from hermes_rl.core.trajectory import Sampling
 from hermes_rl.gateway.dialects import ANTHROPIC, DIALECTS, RESPONSES, Dialect
-from hermes_rl.gateway.dialects.said import INVALID, Said
-from hermes_rl.messages import ToolCall
-from hermes_rl.tokens.recorder import Recorder, says_the_same
-from hermes_rl.trajectory import Sampling
+from hermes_rl.gateway.dialects.reply import INVALID, AgentReply
+from hermes_rl.gateway.request import AgentRequest
+from hermes_rl.inference.completion import ChatCompletion
+from hermes_rl.inference.tokens.recorder import Recorder, same_message
 from tests.support.dialects import Line, answers, told
 from tests.support.letter_format import LetterFormat, said
 from tests.support.sdk_agents import AGENTS, Heard, ResponsesAgent
@@ -39,7 +40,7 @@ FINISHES = {
 }
 
 
-def expected(dialect: Dialect, answer: Told) -> Heard:
+def expected(dialect: Dialect, answer: ChatCompletion) -> Heard:
     choice = answer.choices[0]
     message, finish = choice.message, str(choice.finish_reason)
     calls: list[tuple[str, str, Any]] = [
@@ -51,7 +52,7 @@ def expected(dialect: Dialect, answer: Told) -> Heard:
 
 def _object(call: ToolCall) -> dict[str, Any]:
     try:
-        read = jsontext.loads(call.arguments)
+        read = fast_json.loads(call.arguments)
     except ValueError:
         read = None
     return read if isinstance(read, dict) and set(read) != {INVALID} else {INVALID: call.arguments}
@@ -61,7 +62,7 @@ def _object(call: ToolCall) -> dict[str, Any]:
 @each_dialect
 @given(answer=answers())
 @patient
-def test_the_sdk_reads_what_the_policy_said(dialect: Dialect, stream: bool, answer: Told) -> None:
+def test_the_sdk_reads_what_the_policy_said(dialect: Dialect, stream: bool, answer: ChatCompletion) -> None:
     heard = AGENTS[dialect.name](Line(dialect, [answer]), stream=stream).ask("hello")
     assert heard == expected(dialect, answer)
 
@@ -70,28 +71,30 @@ def test_the_sdk_reads_what_the_policy_said(dialect: Dialect, stream: bool, answ
 @each_dialect
 @given(answer=answers())
 @patient
-def test_what_the_sdk_sends_back_is_what_the_policy_said(dialect: Dialect, stream: bool, answer: Told) -> None:
+def test_what_the_sdk_sends_back_is_what_the_policy_said(
+    dialect: Dialect, stream: bool, answer: ChatCompletion
+) -> None:
     line = Line(dialect, [answer, told("done", number=1)])
     agent = AGENTS[dialect.name](line, stream=stream)
     heard = agent.ask("hello")
     for call, _, _ in heard.calls:
         agent.give(call, "seen")
     agent.ask("and now?")
-    sent, kept = line.asked[1].messages[1], Said.of(line.asked[0], answer.choices[0]).message
-    assert says_the_same(sent, kept)
+    sent, kept = line.asked[1].messages[1], AgentReply.from_choice(line.asked[0], answer.choices[0]).message
+    assert same_message(sent, kept)
     assert [one["role"] for one in line.asked[1].messages[2:]] == [*["tool"] * len(heard.calls), "user"]
 
 
 @given(answer=answers())
 @patient
-def test_an_answer_that_is_only_named_is_what_the_policy_said(answer: Told) -> None:
+def test_an_answer_that_is_only_named_is_what_the_policy_said(answer: ChatCompletion) -> None:
     line = Line(RESPONSES, [answer, told("done", number=1)])
     agent = ResponsesAgent(line, by_id=True)
     heard = agent.ask("hello")
     for call, _, _ in heard.calls:
         agent.give(call, "seen")
     agent.ask("and now?")
-    assert line.asked[1].messages[1] == Said.of(line.asked[0], answer.choices[0]).message
+    assert line.asked[1].messages[1] == AgentReply.from_choice(line.asked[0], answer.choices[0]).message
     assert line.asked[1].messages[0] == line.asked[0].messages[0]
 
 
@@ -101,9 +104,9 @@ class Policy:
     def __init__(self, *script: str) -> None:
         self.recorder, self._script = Recorder(LetterFormat()), list(script)
 
-    def answer(self, asked: Asked, number: int) -> Told:
-        ask = self.recorder.ask(asked.messages, asked.tools)
-        reply = self.recorder.hear(ask, [said(self._script.pop(0))], Sampling(1.0))[0]
+    def answer(self, asked: AgentRequest, number: int) -> ChatCompletion:
+        ask = self.recorder.prepare(asked.messages, asked.tools)
+        reply = self.recorder.record(ask, [said(self._script.pop(0))], Sampling(1.0))[0]
         return told(reply.content, *reply.calls, thinking=reply.reasoning, number=number)
 
 
@@ -114,7 +117,7 @@ class PolicyLine(Line):
         super().__init__(dialect, ())
         self._policy = policy
 
-    def answer_to(self, asked: Asked) -> Told:
+    def answer_to(self, asked: AgentRequest) -> ChatCompletion:
         return self._policy.answer(asked, len(self.asked))
 
 
@@ -133,6 +136,6 @@ def test_all_turns_of_an_agent_are_one_sequence(name: str, stream: bool) -> None
         agent.give(heard.calls[0][0], "nothing")
         heard = agent.go_on()
     agent.ask("thanks")
-    (recorded,) = policy.recorder.recorded()
+    (recorded,) = policy.recorder.sequences()
     sampled = [chr(token) for token, mask in zip(recorded.sequence.tokens, recorded.sequence.mask, strict=True) if mask]
     assert "".join(sampled) == "".join(SCRIPT)

@@ -130,6 +130,6 @@ def test_a_declared_path_that_names_nothing_is_an_error(written: Written) -> Non
 
 
 def test_sandbox_tests_of_this_checkout_do_not_depend_on_training() -> None:
-    found = Checkout(ROOT).closure(["tests/sandbox/test_docker.py"])
-    assert "src/hermes_rl/sandbox/docker.py" in found
+    found = Checkout(ROOT).closure(["tests/sandbox/backends/test_docker.py"])
+    assert "src/hermes_rl/sandbox/backends/docker.py" in found
     assert not [path for path in found if path.startswith("src/hermes_rl/training/")]

@@ -37,7 +37,33 @@ def of(root: Path, suite: Suite = SUITE) -> str:
 @pytest.mark.parametrize("path", ["tests/test_a.py", "src/hermes_rl/a.py", "pins.txt"])
 def test_a_change_to_an_input_changes_the_hash(root: Path, path: str) -> None:
     before = of(root)
-    (root / path).write_text((root / path).read_text() + "\n# more\n")
+    (root / path).write_text((root / path).read_text() + "\nmore = 1\n")
+    assert of(root) != before
+
+
+@pytest.mark.parametrize("after", ['# why\nx = f("#")\n', '"""What."""\n\nx = f("#")  # ü\n'])
+def test_a_comment_or_docstring_that_no_program_reads_changes_nothing(root: Path, after: str) -> None:
+    module = root / "src/hermes_rl/a.py"
+    module.write_text('x = f("#")\n')
+    before = of(root)
+    module.write_text(after)
+    assert of(root) == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'class A:\n    """{}"""\n',
+        '@tool\ndef f():\n    """{}"""\n',
+        '"""{}"""\nprint(__doc__)\n',
+        'x = """{}"""\n',
+    ],
+)
+def test_a_docstring_that_a_program_may_read_counts(root: Path, code: str) -> None:
+    module = root / "src/hermes_rl/a.py"
+    module.write_text(code.format("one"))
+    before = of(root)
+    module.write_text(code.format("two"))
     assert of(root) != before
 
 

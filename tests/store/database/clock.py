@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from hermes_rl.store.database.steps import Dialect, Engine, Query, Shared, Steps, T, W
-from hermes_rl.store.database.store import SILENCE, Store, opened_engine
+from hermes_rl.store.database.queries import DatabaseEngine, Query, SharedTransaction, SqlDialect, T, Transaction, W
+from hermes_rl.store.database.store import HEARTBEAT_TIMEOUT, Store, open_engine
 
 START = 1_000_000.0
 
@@ -16,7 +16,7 @@ class Clock:
 
     now = "(SELECT seconds FROM test_clock)"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DatabaseEngine) -> None:
         self._engine = engine
 
     async def set_up(self) -> None:
@@ -31,17 +31,17 @@ class Clock:
 
 
 class ClockedEngine:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DatabaseEngine) -> None:
         self._engine = engine
-        self.dialect: Dialect = replace(engine.dialect, now=Clock.now)
+        self.dialect: SqlDialect = replace(engine.dialect, now=Clock.now)
 
-    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+    async def write(self, steps: Callable[[], Transaction[T]]) -> T:
         return await self._engine.write(steps)
 
-    async def share(self, steps: Shared[W, T], one: W, *, order: str, size: int) -> T:
-        return await self._engine.share(steps, one, order=order, size=size)
+    async def write_shared(self, steps: SharedTransaction[W, T], item: W, *, sort_key: str, size: int) -> T:
+        return await self._engine.write_shared(steps, item, sort_key=sort_key, size=size)
 
-    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+    async def read(self, steps: Callable[[], Transaction[T]]) -> T:
         return await self._engine.read(steps)
 
     async def close(self) -> None:
@@ -49,16 +49,18 @@ class ClockedEngine:
 
 
 @asynccontextmanager
-async def open_clocked_store(address: str, *, silence: float = SILENCE) -> AsyncIterator[tuple[Store, Clock]]:
-    async with opened_engine(address) as engine:
+async def open_clocked_store(
+    address: str, *, heartbeat_timeout: float = HEARTBEAT_TIMEOUT
+) -> AsyncIterator[tuple[Store, Clock]]:
+    async with open_engine(address) as engine:
         clock = Clock(engine)
         await clock.set_up()
-        store = Store(ClockedEngine(engine), silence=silence)
+        store = Store(ClockedEngine(engine), heartbeat_timeout=heartbeat_timeout)
         try:
             yield store, clock
         finally:
             store.close()
 
 
-def _silently(sql: str, *values: float) -> Steps[None]:
+def _silently(sql: str, *values: float) -> Transaction[None]:
     yield Query(sql, values, silent=True)

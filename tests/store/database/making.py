@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from hermes_rl.errors import Failure, Whose
+from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, Usage
 from hermes_rl.store.codec import encode
-from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.registrations import TrainerRow
 from hermes_rl.store.database.store import Store
-from hermes_rl.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, Usage
 
 PROVENANCE = Provenance("e", "h", "m", {"hermes-rl": "1"})
 NUMBERS = count(1)
@@ -36,7 +36,7 @@ def make_rollout(index: int = 0, *, version: int | None = 0, text: str = "hello"
 
 
 def make_failed(index: int = 0, *, version: int | None = 0) -> Rollout:
-    failure = Failure(Whose.SANDBOX, "start", "no")
+    failure = Failure(FailureSource.SANDBOX, "start", "no")
     return make_rollout(index, version=version, score=None, stop_reason=None, failure=failure)
 
 
@@ -59,5 +59,5 @@ async def add_groups(store: Store, environment: int, count: int, size: int = 4, 
 
 async def with_trainer(store: Store, batch_size: int = 8, max_staleness: int | None = None) -> int:
     """Register a trainer named `trainer` and an environment; the latter's number."""
-    await store.register_trainer(Trainer("trainer", batch_size, max_staleness))
+    await store.register_trainer(TrainerRow("trainer", batch_size, max_staleness))
     return (await store.register_environment("e")).id

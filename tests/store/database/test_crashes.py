@@ -48,7 +48,7 @@ async def test_what_a_killed_writer_left_is_whole(address: str) -> None:
     await answers(await adding(address, "e", 8, "life"), LINES)
     async with open_store(address) as store:
         status = await store.status()
-        page = await store.rollouts(most=100_000)
+        page = await store.rollouts(limit=100_000)
     assert len(page.rollouts) == status.total.waiting == 2 * status.total.waiting_groups >= 2 * LINES
 
 
@@ -92,7 +92,7 @@ async def test_a_full_disk_of_postgresql_loses_no_answered_group_and_leaves_the_
                     await store.add(environment, make_large_group(str(number)))
                     answered.append(str(number))
 
-            with pytest.raises(StoreFullError, match="make room"):
+            with pytest.raises(StoreFullError, match="free space"):
                 await fill()
             await asyncio.to_thread(disk.grow, 64)
             assert (await store.add(environment, make_large_group("late"))).new

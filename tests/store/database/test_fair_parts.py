@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.store.database.queue import Claim, fair_parts, fair_room
+from hermes_rl.store.database.queue import Claim, fair_room, fair_shares
 
 WEIGHTS = st.sampled_from([0.0, 0.5, 1.0, 3.0])
 CLAIMS = st.dictionaries(
@@ -24,13 +24,13 @@ def held(claims: dict[int, Claim]) -> int:
 @given(TOTALS, CLAIMS)
 def test_parts_are_together_all_that_there_is_or_is_asked_for(total: int, claims: dict[int, Claim]) -> None:
     asked = sum(claim.demand for claim in claims.values())
-    assert math.isclose(sum(fair_parts(total, claims).values()), min(total, asked), abs_tol=1e-6)
+    assert math.isclose(sum(fair_shares(total, claims).values()), min(total, asked), abs_tol=1e-6)
 
 
 @settings(deadline=None)
 @given(TOTALS, CLAIMS)
 def test_nobodys_part_is_more_than_it_asks_for(total: int, claims: dict[int, Claim]) -> None:
-    assert all(part <= claims[name].demand + 1e-6 for name, part in fair_parts(total, claims).items())
+    assert all(part <= claims[name].demand + 1e-6 for name, part in fair_shares(total, claims).items())
 
 
 @settings(deadline=None)
@@ -38,7 +38,7 @@ def test_nobodys_part_is_more_than_it_asks_for(total: int, claims: dict[int, Cla
 def test_whoever_has_less_than_it_asks_for_has_as_much_by_weight_as_any_other(
     total: int, claims: dict[int, Claim]
 ) -> None:
-    parts = fair_parts(total, claims)
+    parts = fair_shares(total, claims)
     weighted = {name: claim for name, claim in claims.items() if claim.weight}
     short = [name for name, claim in weighted.items() if parts[name] < claim.demand - 1e-6]
     for name in short:
@@ -53,7 +53,7 @@ def test_more_than_is_free_is_only_given_against_what_others_hold_beyond_their_p
 ) -> None:
     for name, own in claims.items():
         given_room = fair_room(free, claims, name, batch_size)
-        parts = fair_parts(free + held(claims), claims)
+        parts = fair_shares(free + held(claims), claims)
         beyond = sum(max(0.0, one.held - parts[other]) for other, one in claims.items() if one.kind != own.kind)
         assert 0 <= given_room <= max(0, free) + beyond + 1e-6
 

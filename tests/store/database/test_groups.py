@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from hermes_rl.store.codec import open_group
+from hermes_rl.store.container import BadGroupError
 from hermes_rl.store.database.errors import UnknownEnvironmentError
 from hermes_rl.store.database.groups import Retention
-from hermes_rl.store.database.listing import Wanted
-from hermes_rl.store.database.store import Store, open_store, opened_engine
-from hermes_rl.store.parts import BadGroupError
+from hermes_rl.store.database.store import Store, open_engine, open_store
+from hermes_rl.store.database.views import RolloutQuery
 from tests.store.database.making import add_groups, make_failed, make_group, make_rollout, with_trainer
 
 
@@ -120,7 +120,7 @@ async def test_pages_hold_every_rollout_once(store: Store) -> None:
     seen: list[int] = []
     end: int | None = None
     while True:
-        page = await store.rollouts(before=end, most=4)
+        page = await store.rollouts(before=end, limit=4)
         seen += [one.id for one in page.rollouts]
         end = page.end
         if end is None:
@@ -131,20 +131,20 @@ async def test_pages_hold_every_rollout_once(store: Store) -> None:
 @pytest.mark.parametrize(
     ("wanted", "numbers"),
     [
-        (Wanted(text="needle"), {1}),
-        (Wanted(text="hay needle"), {1}),
-        (Wanted(text="needle missing"), set()),
-        (Wanted(text='"needle" OR *'), {1}),
-        (Wanted(text="  "), {0, 1, 2}),
-        (Wanted(lowest_score=0.6), {1}),
-        (Wanted(highest_score=0.6), {0}),
-        (Wanted(stop_reason="natural"), {0, 1}),
-        (Wanted(failure="sandbox"), {2}),
-        (Wanted(item_id="item", text="hay", lowest_score=0.1), {1}),
-        (Wanted(environment=999), set()),
+        (RolloutQuery(text="needle"), {1}),
+        (RolloutQuery(text="hay needle"), {1}),
+        (RolloutQuery(text="needle missing"), set()),
+        (RolloutQuery(text='"needle" OR *'), {1}),
+        (RolloutQuery(text="  "), {0, 1, 2}),
+        (RolloutQuery(lowest_score=0.6), {1}),
+        (RolloutQuery(highest_score=0.6), {0}),
+        (RolloutQuery(stop_reason="natural"), {0, 1}),
+        (RolloutQuery(failure="sandbox"), {2}),
+        (RolloutQuery(item_id="item", text="hay", lowest_score=0.1), {1}),
+        (RolloutQuery(environment=999), set()),
     ],
 )
-async def test_rollouts_are_found_by_what_they_are(store: Store, wanted: Wanted, numbers: set[int]) -> None:
+async def test_rollouts_are_found_by_what_they_are(store: Store, wanted: RolloutQuery, numbers: set[int]) -> None:
     rollouts = (make_rollout(text="only hay"), make_rollout(1, text="hay, needle or hay", score=0.75), make_failed(2))
     rollouts = (replace(rollouts[0], messages=[]), *rollouts[1:])
     await store.add(await with_trainer(store), make_group(rollouts=rollouts))
@@ -156,7 +156,7 @@ async def test_odd_text_is_kept_and_found(store: Store) -> None:
     odd = "nul \0 and snowman ☃ word"
     await store.add(await with_trainer(store), make_group(rollouts=(make_rollout(text=odd, item_id="a\0b"),)))
     await store.index_texts()
-    [listed] = (await store.rollouts(Wanted(text="snowman"))).rollouts
+    [listed] = (await store.rollouts(RolloutQuery(text="snowman"))).rollouts
     assert listed.rollout.item_id == "a\ufffdb"
 
 
@@ -181,7 +181,7 @@ async def test_old_bytes_are_let_go_and_rows_stay(store: Store) -> None:
     assert await store.discard(Retention(seconds=-1)) == 1
     found = await store.group(place)
     assert found is not None and found.data is None
-    assert len((await store.rollouts(Wanted(text="hello"))).rollouts) == 4
+    assert len((await store.rollouts(RolloutQuery(text="hello"))).rollouts) == 4
 
 
 async def test_young_bytes_are_kept(store: Store) -> None:
@@ -212,12 +212,12 @@ async def test_a_group_whose_bytes_were_let_go_is_still_known_by_its_id(store: S
 async def test_words_are_indexed_by_themselves_in_the_end(store: Store) -> None:
     await store.add(await with_trainer(store), make_group(rollouts=(make_rollout(text="needle"),)))
     async with asyncio.timeout(20):
-        while not (await store.rollouts(Wanted(text="needle"))).rollouts:
+        while not (await store.rollouts(RolloutQuery(text="needle"))).rollouts:
             await asyncio.sleep(0.01)
 
 
 async def test_words_that_were_not_indexed_when_the_store_closed_are_indexed_later(address: str) -> None:
-    async with opened_engine(address) as engine:
+    async with open_engine(address) as engine:
         store = Store(engine)
         rollout = make_rollout(text="needle")
         await store.add(await with_trainer(store), make_group(split="eval", rollouts=(rollout,)))
@@ -225,4 +225,4 @@ async def test_words_that_were_not_indexed_when_the_store_closed_are_indexed_lat
         store.close()
     async with open_store(address) as store:
         await store.index_texts()
-        assert (await store.rollouts(Wanted(text="needle"))).rollouts
+        assert (await store.rollouts(RolloutQuery(text="needle"))).rollouts

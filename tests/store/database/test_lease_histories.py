@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.store.database.errors import LeaseLostError
-from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.registrations import TrainerRow
 from hermes_rl.store.database.store import Store, open_store
 from tests.store.database.making import make_group
 
@@ -65,7 +65,7 @@ async def play(path: Path, steps: list[tuple[str, int]]) -> None:
     rest = steps
     while rest:
         async with open_store(path) as store:
-            await store.register_trainer(Trainer("trainer", BATCH))
+            await store.register_trainer(TrainerRow("trainer", BATCH))
             environment = (await store.register_environment("e")).id
             while rest:
                 (what, number), *rest = rest

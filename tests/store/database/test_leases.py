@@ -2,12 +2,12 @@ import asyncio
 
 import pytest
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.trajectory import Sampling, Sequence
 from hermes_rl.store.database.errors import LeaseLostError, UnknownTrainerError
-from hermes_rl.store.database.leases import Batch
-from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.leases import BatchLease
+from hermes_rl.store.database.registrations import TrainerRow
 from hermes_rl.store.database.store import Store, open_store
-from hermes_rl.trajectory import Sampling, Sequence
 from tests.store.database.clock import START, open_clocked_store
 from tests.store.database.making import add_groups, make_group, make_rollout, with_trainer
 
@@ -15,13 +15,13 @@ LONG = 600.0
 OVERDUE = -1.0
 
 
-async def leased(store: Store, seconds: float = LONG, request: str | None = None) -> Batch:
+async def leased(store: Store, seconds: float = LONG, request: str | None = None) -> BatchLease:
     batch = await store.lease("trainer", seconds=seconds, request=request)
     assert batch is not None
     return batch
 
 
-def places(batch: Batch) -> list[int]:
+def places(batch: BatchLease) -> list[int]:
     return [group.place for group in batch.groups]
 
 
@@ -42,13 +42,13 @@ async def test_a_trainer_that_is_not_registered_is_told_so(store: Store) -> None
 
 async def test_a_trainer_that_registers_again_has_its_new_batch_size(store: Store) -> None:
     await add_groups(store, await with_trainer(store), 1)
-    await store.register_trainer(Trainer("trainer", 4))
+    await store.register_trainer(TrainerRow("trainer", 4))
     assert (await leased(store)).size == 4
 
 
 async def test_a_batch_of_no_rollouts_is_refused(store: Store) -> None:
-    with pytest.raises(ConfigError, match="one rollout at least"):
-        await store.register_trainer(Trainer("trainer", 0))
+    with pytest.raises(ConfigError, match="batch_size must be at least 1"):
+        await store.register_trainer(TrainerRow("trainer", 0))
 
 
 async def test_a_leased_group_is_given_to_nobody_else(store: Store) -> None:
@@ -154,7 +154,7 @@ async def test_an_acknowledgement_of_a_released_batch_is_refused(store: Store) -
     await add_groups(store, await with_trainer(store), 2)
     batch = await leased(store)
     await store.release(batch.id)
-    with pytest.raises(LeaseLostError, match="given back"):
+    with pytest.raises(LeaseLostError, match="was released"):
         await store.ack(batch.id)
 
 
@@ -245,14 +245,14 @@ async def test_groups_without_what_the_trainer_needs_are_refused_by_cause(
 
 async def test_a_trainer_that_needs_no_logprobs_is_given_groups_without(store: Store) -> None:
     environment = await with_trainer(store)
-    await store.register_trainer(Trainer("trainer", 1, needs=()))
+    await store.register_trainer(TrainerRow("trainer", 1, needs=()))
     sequence = Sequence((1, 2), (0, 1), (None, None), (None, None), Sampling(1.0))
     await store.add(environment, make_group(rollouts=(make_rollout(sequences=(sequence,)),)))
     assert (await leased(store)).size == 1
 
 
 async def test_a_silent_environment_with_a_minimum_is_waited_for_by_nobody(address: str) -> None:
-    async with open_store(address, silence=-1.0) as store:
+    async with open_store(address, heartbeat_timeout=-1.0) as store:
         environment = await with_trainer(store)
         await store.register_environment("silent", minimum=0.5)
         await add_groups(store, environment, 2)

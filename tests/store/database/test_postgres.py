@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
 from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_group, with_trainer
@@ -21,7 +21,7 @@ async def test_without_psycopg_the_line_to_install_it_is_told(monkeypatch: pytes
 
 
 async def test_a_server_that_is_not_there_is_told() -> None:
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+    with pytest.raises(StoreUnavailableError, match="is unreachable"):
         async with open_store(f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
             pass
 

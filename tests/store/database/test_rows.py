@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
+from hermes_rl.core.trajectory import Sampling, Sequence, StopReason
 from hermes_rl.store.codec import open_group
-from hermes_rl.store.database.rows import TEXT_LIMIT, plain, read_rows, read_texts
-from hermes_rl.store.parts import BadGroupError, Content, json_part, seal
-from hermes_rl.trajectory import Sampling, Sequence, StopReason
+from hermes_rl.store.container import BadGroupError, PartContent, json_part, pack_parts
+from hermes_rl.store.database.rows import TEXT_LIMIT, read_rows, read_texts, sanitize_text
 from tests.store.database.making import make_failed, make_group, make_rollout
 
 
@@ -90,7 +90,7 @@ def test_parts_of_a_message_are_found_by_their_text() -> None:
 
 
 def test_text_that_no_database_takes_becomes_text_that_both_take() -> None:
-    assert plain("a\0b\ud800c") == "a\ufffdb?c"
+    assert sanitize_text("a\0b\ud800c") == "a\ufffdb?c"
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def changed(data: bytes, part: str, name: str, value: Any) -> bytes:
     contents = []
     for said in view.parts._parts.values():
         if said.name == part:
-            first, *others = jsontext.loads(jsontext.dumps(view.parts.json(part)))
+            first, *others = fast_json.loads(fast_json.dumps(view.parts.json(part)))
             contents.append(json_part(part, [{**first, name: value}, *others]))
         else:
             raw = bytes(view.parts._bytes(said))
-            contents.append(Content(said.name, said.type, said.size, raw, raw))
-    return seal(contents)
+            contents.append(PartContent(said.name, said.type, said.size, raw, raw))
+    return pack_parts(contents)

@@ -9,25 +9,25 @@ import pytest
 
 from hermes_rl.store.database import sqlite_log
 from hermes_rl.store.database.errors import UnknownEnvironmentError
-from hermes_rl.store.database.sqlite import BYTES_TOGETHER
-from hermes_rl.store.database.steps import Steps, ask
-from hermes_rl.store.database.store import Store, open_store, opened_engine
+from hermes_rl.store.database.queries import Transaction, execute
+from hermes_rl.store.database.sqlite import MAX_SHARED_BYTES
+from hermes_rl.store.database.store import Store, open_engine, open_store
 from tests.store.database.making import make_group, make_large_group, with_trainer
 
 
-def keep(names: Sequence[str]) -> Steps[list[str | Exception]]:
+def keep(names: Sequence[str]) -> Transaction[list[str | Exception]]:
     for name in names:
-        yield from ask("INSERT INTO versions (version, by_whom, set_at) VALUES (?, ?, 0)", ord(name), name)
+        yield from execute("INSERT INTO versions (version, by_whom, set_at) VALUES (?, ?, 0)", ord(name), name)
         if name == "b":
-            yield from ask("SELECT nothing FROM nowhere")
+            yield from execute("SELECT nothing FROM nowhere")
     return list(names)
 
 
 async def test_one_that_fails_leaves_those_alone_that_share_its_transaction(address: str) -> None:
-    async with opened_engine(address) as engine:
-        posts = (engine.share(keep, name, order=name, size=1) for name in "abc")
+    async with open_engine(address) as engine:
+        posts = (engine.write_shared(keep, name, sort_key=name, size=1) for name in "abc")
         first, second, third = await asyncio.gather(*posts, return_exceptions=True)
-        rows = await engine.read(lambda: ask("SELECT by_whom FROM versions ORDER BY 1"))
+        rows = await engine.read(lambda: execute("SELECT by_whom FROM versions ORDER BY 1"))
     assert (first, third) == ("a", "c")
     assert isinstance(second, Exception)
     assert rows == [("a",), ("c",)]
@@ -62,25 +62,25 @@ async def test_a_small_write_waits_for_no_queue_of_groups(tmp_path: Path) -> Non
     begun, go = Event(), Event()
     done: list[str] = []
 
-    def hold() -> Steps[None]:
-        yield from ask("SELECT 1")
+    def hold() -> Transaction[None]:
+        yield from execute("SELECT 1")
         begun.set()
         go.wait(20)
 
-    def large(names: Sequence[str]) -> Steps[list[str | Exception]]:
-        yield from ask("SELECT 1")
+    def large(names: Sequence[str]) -> Transaction[list[str | Exception]]:
+        yield from execute("SELECT 1")
         done.extend(names)
         return list(names)
 
-    def small() -> Steps[None]:
-        yield from ask("SELECT 1")
+    def small() -> Transaction[None]:
+        yield from execute("SELECT 1")
         done.append("small")
 
-    async with opened_engine(tmp_path / "store.db") as engine, asyncio.TaskGroup() as tasks:
+    async with open_engine(tmp_path / "store.db") as engine, asyncio.TaskGroup() as tasks:
         tasks.create_task(engine.write(hold))
         await asyncio.to_thread(begun.wait, 20)
         for name in ("first", "second", "third"):
-            tasks.create_task(engine.share(large, name, order=name, size=BYTES_TOGETHER))
+            tasks.create_task(engine.write_shared(large, name, sort_key=name, size=MAX_SHARED_BYTES))
         tasks.create_task(engine.write(small))
         await asyncio.sleep(0)
         go.set()
@@ -90,7 +90,7 @@ async def test_a_small_write_waits_for_no_queue_of_groups(tmp_path: Path) -> Non
 async def test_the_log_does_not_grow_for_ever_while_groups_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "COPY_BYTES", 200_000)
+    monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(sqlite_log, "CHECKPOINT_PAGES", 50)
     async with open_store(tmp_path / "store.db") as store:
         environment = await with_trainer(store)

@@ -6,18 +6,18 @@ import pytest
 
 from hermes_rl.store.database import sqlite_log
 from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
+from hermes_rl.store.database.queries import Transaction, execute
 from hermes_rl.store.database.sqlite import SQLiteEngine
-from hermes_rl.store.database.steps import Steps, ask
-from hermes_rl.store.database.store import open_store, opened_engine
+from hermes_rl.store.database.store import open_engine, open_store
 from tests.store.database.making import make_group, with_trainer
 
 
 async def test_writes_that_come_together_share_a_commit(tmp_path: Path) -> None:
     said: list[str] = []
-    async with opened_engine(tmp_path / "store.db") as engine:
+    async with open_engine(tmp_path / "store.db") as engine:
         assert isinstance(engine, SQLiteEngine) and engine._writer._connection is not None
         engine._writer._connection.set_trace_callback(said.append)
-        await asyncio.gather(*(engine.write(lambda: ask("SELECT 1")) for _ in range(64)))
+        await asyncio.gather(*(engine.write(lambda: execute("SELECT 1")) for _ in range(64)))
     assert 1 <= said.count("COMMIT") < 16
 
 
@@ -54,7 +54,7 @@ async def test_a_file_held_for_too_long_is_told(tmp_path: Path, monkeypatch: pyt
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         try:
-            with pytest.raises(StoreUnavailableError, match="held by another"):
+            with pytest.raises(StoreUnavailableError, match="locked by another"):
                 await store.register_environment("e")
         finally:
             other.close()
@@ -73,16 +73,16 @@ class Stop(BaseException):
     pass
 
 
-def stopping() -> Steps[None]:
-    yield from ask("CREATE TABLE left_over (id INTEGER)")
+def stopping() -> Transaction[None]:
+    yield from execute("CREATE TABLE left_over (id INTEGER)")
     raise Stop
 
 
 async def test_what_stops_a_transaction_leaves_nothing_of_it(tmp_path: Path) -> None:
-    async with opened_engine(tmp_path / "store.db") as engine:
+    async with open_engine(tmp_path / "store.db") as engine:
         with pytest.raises(Stop):
             await engine.write(stopping)
-        await engine.write(lambda: ask("CREATE TABLE left_over (id INTEGER)"))
+        await engine.write(lambda: execute("CREATE TABLE left_over (id INTEGER)"))
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.formats import chat_format
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.factory import chat_format
 from tests.support.chat_models import chat_model
 from tests.support.inference import CHATML, TOOL, USER, ids, inference, saying
 from tests.support.scripted_sampler import ScriptedSampler, by_chance

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.exchange import Finish, Sampled
-from hermes_rl.tokens.formats import chat_format
-from hermes_rl.training.inference_server.completion import Completion, ended
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.completion import Finish, Sampled
+from hermes_rl.inference.tokens.factory import chat_format
+from hermes_rl.training.inference_server.completion import Completion, end_at_stop
 from tests.support.inference import CHATML, ids
 
 FORMAT = chat_format(CHATML.tokenizer, FormatSettings())
@@ -17,8 +17,8 @@ def sampled(*tokens: int, finish: Finish = Finish.LENGTH) -> Sampled:
 
 
 def completion(*tokens: int, finish: Finish = Finish.LENGTH, stop: tuple[str, ...] = ()) -> Completion:
-    request = SamplingRequest.of({"stop": stop}, FORMAT.stop_token_ids)
-    return ended(sampled(*tokens, finish=finish), request, FORMAT)
+    request = SamplingRequest.from_parameters({"stop": stop}, FORMAT.stop_token_ids)
+    return end_at_stop(sampled(*tokens, finish=finish), request, FORMAT)
 
 
 def test_a_stop_token_is_no_part_of_the_text() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
-from hermes_rl.training.sampling_policy import SamplingPolicy
+from hermes_rl.training.live_policy import SamplingPolicy
 from tests.support.inference import USER, inference, saying
 from tests.support.scripted_sampler import ScriptedSampler
 
@@ -103,7 +103,7 @@ async def test_a_publish_during_a_request_leaves_its_version_as_it_was() -> None
 
 
 async def test_requests_outlive_an_engine_that_its_owner_replaces() -> None:
-    policy = SamplingPolicy(patience=5.0, failed=lambda *_: policy.withdraw())
+    policy = SamplingPolicy(patience=5.0, on_failure=lambda *_: policy.withdraw())
     async with inference(failing(RetryableEndpointError("connection", "away")), policy=policy, version=1) as server:
         asking = asyncio.create_task(server.right(CHAT, SAID))
         while policy.version is not None:

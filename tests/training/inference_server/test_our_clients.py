@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ContextFullError, EndpointError
+from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import RetryableEndpointError
@@ -14,8 +14,8 @@ from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from hermes_rl.inference.token_engines import Route, SamplingRequest
 from hermes_rl.inference.token_engines.sglang import SGLANG
 from hermes_rl.inference.token_engines.vllm import VLLM
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.tokens.exchange import Finish
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.inference.tokens.completion import Finish
 from tests.support.chat_models import chat_model
 from tests.support.inference import CONTEXT, TOOL, USER, Inference, ids, inference, saying
 from tests.support.scripted_sampler import ScriptedSampler, by_chance
@@ -34,7 +34,7 @@ async def managing(server: Inference, kind: str, **config: Any) -> AsyncIterator
 
 async def said(manager: ServerManager, messages: list[dict[str, Any]], **parameters: Any) -> ChatCompletion:
     """The answer by way of text, or of tokens where the endpoint has them."""
-    if not manager.gives_tokens:
+    if not manager.returns_tokens:
         return await manager.chat_completion(messages, **parameters)
     async with manager.managed_server(chat_model("chatml").tokenizer) as managed:
         return await managed.chat_completion(messages, **parameters)
@@ -74,7 +74,9 @@ async def test_a_conversation_is_recorded_token_for_token(kind: str, family: str
 
 @pytest.mark.parametrize("route", [*VLLM.routes, *SGLANG.routes], ids=lambda route: type(route).__module__[-6:])
 async def test_every_token_route_of_ours_is_answered_exactly(route: Route) -> None:
-    request = SamplingRequest.of({"n": 2, "max_tokens": 9, "stop": ["Never"], "top_p": 0.9, "seed": 4}, [7])
+    request = SamplingRequest.from_parameters(
+        {"n": 2, "max_tokens": 9, "stop": ["Never"], "top_p": 0.9, "seed": 4}, [7]
+    )
     async with inference(saying("one", "two three four five six seven"), version=8) as server:
         path, body = route.request("policy", [5, 6], request)
         answer = route.answer(await server.right(path, body), [5, 6], request)

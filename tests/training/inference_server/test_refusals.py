@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from hermes_rl.inference.endpoint import CONTEXT_FULL
-from hermes_rl.tokens.chat_format import FormatSettings
-from hermes_rl.training.inference_server.app import create_app
-from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
-from hermes_rl.training.sampling_policy import SamplingPolicy
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.training.inference_server.config import ChatFormats, InferenceSettings
+from hermes_rl.training.inference_server.server import create_app
+from hermes_rl.training.live_policy import SamplingPolicy
 from tests.support.chat_models import chat_model
 from tests.support.inference import CHATML, CONTEXT, USER, inference, saying
 
@@ -125,7 +125,7 @@ async def test_a_prompt_that_does_not_fit_is_told_as_our_client_knows_it(path: s
 
 async def test_a_caller_cannot_bring_a_chat_template() -> None:
     status, error = await refused(CHAT, {**SAID, "chat_template_kwargs": {"chat_template": "{{ 1 }}"}})
-    assert status == 400 and "chat_template is not for a request to set" in error["message"]
+    assert status == 400 and "a request cannot set chat_template" in error["message"]
 
 
 async def test_what_the_template_refuses_is_the_callers_to_mend() -> None:

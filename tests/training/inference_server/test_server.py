@@ -5,11 +5,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.tokens.chat_format import FormatSettings
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.inference.tokens.chat_format import FormatSettings
+from hermes_rl.training.inference_server.config import ChatFormats, InferenceSettings
 from hermes_rl.training.inference_server.server import inference_server
-from hermes_rl.training.inference_server.settings import ChatFormats, InferenceSettings
-from hermes_rl.training.sampling_policy import SamplingPolicy
+from hermes_rl.training.live_policy import SamplingPolicy
 from tests.support.inference import CHATML, USER, inference, saying
 
 CHAT = "/v1/chat/completions"
@@ -82,6 +82,6 @@ def test_formats_are_made_once_and_the_few_used_last_are_kept() -> None:
     formats = ChatFormats(CHATML.tokenizer, FormatSettings())
     plain = formats({})
     assert formats({}) is plain
-    for place in range(formats.most):
+    for place in range(formats.max_cached):
         formats({"place": place})
     assert formats({}) is not plain

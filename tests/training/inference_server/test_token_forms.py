@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Answer
-from hermes_rl.training.sampling_policy import SamplingPolicy
+from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.training.live_policy import SamplingPolicy
 from tests.support.inference import CHATML, ids, inference, saying
 from tests.support.token_servers import logprob_of
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.errors import ConfigError, ContextFullError, EndpointError
+from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Sampled
+from hermes_rl.inference.tokens.completion import Sampled
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
-from hermes_rl.training.vllm_fleet.membership import FleetTimes
+from hermes_rl.training.vllm_fleet.membership import VllmTimeouts
 from tests.support.lora_server import BASE, LENGTH, LoraServer
 from tests.support.scripted_model import Delayed, Garbage, Hang, Reset, Status
 from tests.support.token_servers import Asked, TokenReply, Tokens, logprob_of
 
-QUICK = FleetTimes(answer=20.0, load=10.0, proof=10.0, patience=10.0, first_pause=0.02, longest_pause=0.05)
+QUICK = VllmTimeouts(answer=20.0, load=10.0, probe=10.0, patience=10.0, first_pause=0.02, longest_pause=0.05)
 IMPATIENT = replace(QUICK, patience=0.1)
 PROMPT = tuple(range(1, 200))
-ONE = SamplingRequest.of({})
+ONE = SamplingRequest.from_parameters({})
 FOLDER = Path("somewhere")
 
 
@@ -33,14 +33,14 @@ async def servers() -> AsyncIterator[list[LoraServer]]:
 
 @pytest.fixture
 async def fleet(servers: list[LoraServer]) -> AsyncIterator[VllmFleet]:
-    async with VllmFleet([server.root for server in servers], run="words", times=QUICK) as fleet:
+    async with VllmFleet([server.root for server in servers], run="words", timeouts=QUICK) as fleet:
         yield fleet
 
 
 @pytest.fixture
 async def alone(servers: list[LoraServer]) -> AsyncIterator[VllmFleet]:
     """A fleet of the first server."""
-    async with VllmFleet([servers[0].root], run="words", times=QUICK) as fleet:
+    async with VllmFleet([servers[0].root], run="words", timeouts=QUICK) as fleet:
         yield fleet
 
 
@@ -80,7 +80,7 @@ async def test_there_is_no_version_before_the_first_weights(fleet: VllmFleet) ->
 
 async def test_whoever_asks_too_early_hears_of_each_server(servers: list[LoraServer]) -> None:
     one, other = (server.root for server in servers)
-    async with VllmFleet([one, other], run="words", times=IMPATIENT) as fleet:
+    async with VllmFleet([one, other], run="words", timeouts=IMPATIENT) as fleet:
         with pytest.raises(EndpointError, match=f"{one}.*{other}") as caught:
             await drawn(fleet)
     assert caught.value.cause == "no_server"
@@ -149,7 +149,7 @@ async def test_old_weights_that_nothing_runs_on_go_at_once(fleet: VllmFleet, ser
 
 async def test_a_version_never_goes_back(fleet: VllmFleet) -> None:
     await fleet.load(2, FOLDER)
-    with pytest.raises(ValueError, match="never goes back"):
+    with pytest.raises(ValueError, match="never decrease"):
         await fleet.load(1, FOLDER)
 
 
@@ -187,7 +187,7 @@ async def test_a_server_that_refuses_the_weights_leaves(fleet: VllmFleet, server
     await fleet.load(1, FOLDER)
     servers[0].load_fault = Status(500, {"error": {"message": "LoRA rank 64 is greater than max_lora_rank 16."}})
     assert await fleet.load(2, FOLDER) == 1
-    assert [(one.version, "max_lora_rank" in one.trouble) for one in fleet.standings()] == [(None, True), (2, False)]
+    assert [(one.version, "max_lora_rank" in one.problem) for one in fleet.states()] == [(None, True), (2, False)]
 
 
 async def test_it_comes_back_with_the_newest_weights_when_it_takes_them(
@@ -197,7 +197,7 @@ async def test_it_comes_back_with_the_newest_weights_when_it_takes_them(
     await fleet.load(1, FOLDER)
     await fleet.load(2, FOLDER)
     servers[0].load_fault = None
-    await until(lambda: [one.version for one in fleet.standings()] == [2, 2])
+    await until(lambda: [one.version for one in fleet.states()] == [2, 2])
     assert servers[0].versions == {2}
 
 
@@ -213,17 +213,17 @@ async def test_weights_that_no_server_takes_are_an_error_with_the_next_step(
 async def test_a_server_that_is_away_gets_the_weights_when_it_is_there(servers: list[LoraServer]) -> None:
     async with LoraServer() as late:
         port = late.port
-    async with VllmFleet([servers[0].root, late.root], run="words", times=QUICK) as fleet:
+    async with VllmFleet([servers[0].root, late.root], run="words", timeouts=QUICK) as fleet:
         assert await fleet.load(1, FOLDER) == 1
         async with LoraServer(port=port) as late:
             await until(lambda: late.versions == {1})
-            await until(lambda: fleet.standings()[1].version == 1)
+            await until(lambda: fleet.states()[1].version == 1)
 
 
 async def test_with_all_servers_away_loading_is_no_error(servers: list[LoraServer]) -> None:
     async with LoraServer() as gone:
         root = gone.root
-    async with VllmFleet([root], run="words", times=QUICK) as fleet:
+    async with VllmFleet([root], run="words", timeouts=QUICK) as fleet:
         assert await fleet.load(1, FOLDER) == 0
 
 
@@ -248,7 +248,7 @@ async def test_a_server_that_was_restarted_is_given_the_weights_again(
 
 
 async def test_a_server_that_hangs_is_out_until_it_samples_a_token(servers: list[LoraServer]) -> None:
-    async with VllmFleet([servers[0].root], run="words", times=replace(QUICK, proof=0.3)) as fleet:
+    async with VllmFleet([servers[0].root], run="words", timeouts=replace(QUICK, probe=0.3)) as fleet:
         servers[0].fault = lambda _asked: Hang()
         assert await fleet.load(1, FOLDER) == 0
         servers[0].fault = lambda _asked: None
@@ -257,7 +257,7 @@ async def test_a_server_that_hangs_is_out_until_it_samples_a_token(servers: list
 
 
 async def test_an_answer_that_takes_too_long_is_not_asked_for_again(servers: list[LoraServer]) -> None:
-    async with VllmFleet([servers[0].root], run="words", times=replace(QUICK, answer=0.1)) as fleet:
+    async with VllmFleet([servers[0].root], run="words", timeouts=replace(QUICK, answer=0.1)) as fleet:
         await fleet.load(1, FOLDER)
         servers[0].fault = on_words(Hang())
         before = servers[0].requests
@@ -285,7 +285,7 @@ async def test_what_the_request_is_to_blame_for_goes_to_whoever_asked(
         server.fault = on_words(fault)
     with pytest.raises(EndpointError) as caught:
         await drawn(fleet)
-    assert (caught.value.cause, [one.version for one in fleet.standings()]) == (cause, [1, 1])
+    assert (caught.value.cause, [one.version for one in fleet.states()]) == (cause, [1, 1])
 
 
 async def test_a_prompt_that_fills_the_context_is_told_as_such(fleet: VllmFleet) -> None:
@@ -308,13 +308,13 @@ async def test_leaving_is_counted(fleet: VllmFleet, servers: list[LoraServer]) -
     servers[0].fault = on_words(Status(500))
     servers[0].load_fault = Status(500)
     await asyncio.gather(*(drawn(fleet) for _ in range(8)))
-    assert fleet.figures()["vllm/left"] >= 1
+    assert fleet.metrics()["vllm/left"] >= 1
 
 
 async def test_a_fleet_that_is_left_leaves_no_task_behind(servers: list[LoraServer]) -> None:
     before = asyncio.all_tasks()
     servers[1].load_fault = Status(500)
-    async with VllmFleet([server.root for server in servers], run="words", times=QUICK) as fleet:
+    async with VllmFleet([server.root for server in servers], run="words", timeouts=QUICK) as fleet:
         await fleet.load(1, FOLDER)
     gc.collect()
     # The servers' own tasks are theirs to end.
@@ -333,7 +333,7 @@ async def test_an_answer_without_prompt_logprobs_is_no_score(fleet: VllmFleet, s
     await fleet.load(3, FOLDER)
     for server in servers:
         server.fault = on_words(Garbage(b'{"choices": [{"prompt_logprobs": [null]}]}'))
-    with pytest.raises(EndpointError, match="no logprobs of 3 prompt tokens"):
+    with pytest.raises(EndpointError, match="no logprobs for 3 prompt tokens"):
         await fleet.logprobs([5, 6, 7])
 
 
@@ -341,7 +341,7 @@ async def test_every_token_has_its_version_while_weights_change_and_servers_fail
     async with AsyncExitStack() as stack:
         third = await stack.enter_async_context(LoraServer())
         addresses = [server.root for server in (*servers, third)]
-        fleet = await stack.enter_async_context(VllmFleet(addresses, run="words", times=QUICK))
+        fleet = await stack.enter_async_context(VllmFleet(addresses, run="words", timeouts=QUICK))
         await fleet.load(1, FOLDER)
         for number, server in enumerate((*servers, third)):
             server.fault = lambda asked, number=number: (  # type: ignore[misc]
@@ -353,7 +353,7 @@ async def test_every_token_has_its_version_while_weights_change_and_servers_fail
         async def ask(worker: int) -> list[Sampled]:
             sampled: list[Sampled] = []
             for number in count(worker):
-                answer = await fleet.sample((*PROMPT, number), SamplingRequest.of({"n": 2}))
+                answer = await fleet.sample((*PROMPT, number), SamplingRequest.from_parameters({"n": 2}))
                 sampled += answer.completions
                 if answer.completions[0].versions[0] == last:
                     return sampled

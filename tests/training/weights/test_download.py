@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tinker
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.training.engine import EngineError
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.training.engines.protocol import EngineError
 from hermes_rl.training.weights.adapter import CONFIG, TENSORS
 from hermes_rl.training.weights.download import Remote, download_adapter
 from tests.training.weights.archives import FILES, ArchiveServer, packed
@@ -41,7 +41,7 @@ async def test_an_adapter_comes_as_its_two_files(engine: ArchiveServer, folder: 
 async def test_weights_that_the_engine_does_not_have_are_named(engine: ArchiveServer, folder: Path) -> None:
     with pytest.raises(EngineError, match=r"HTTP 404: .*Checkpoint not found") as caught:
         await download_adapter(Remote("tinker://model_1/sampler_weights/gone", base_url=engine.url), folder)
-    assert caught.value.lasting
+    assert caught.value.permanent
 
 
 async def test_an_engine_that_is_away_says_how_to_start_it(folder: Path) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.training.weights.adapter import Adapter
 from hermes_rl.training.weights.gguf_file import write_gguf
-from hermes_rl.training.weights.merging import MergedModel
+from hermes_rl.training.weights.merge import MergedModel
 from hermes_rl.training.weights.model_folder import ModelFolder
-from hermes_rl.training.weights.tensors import floats
+from hermes_rl.training.weights.tensors import to_float32
 from tests.support.adapters import random_adapter
 from tests.support.model_folders import VOCABULARY, small_model
 
@@ -39,7 +39,7 @@ def written(model: MergedModel, place: Path, kind: str | None = None) -> GGUFRea
 def test_weights_are_the_merged_ones_under_llama_cpps_names(tmp_path: Path) -> None:
     model = merged(tmp_path)
     tensors = {one.name: one for one in written(model, tmp_path).tensors}
-    expected = floats(model.tensor("model.layers.1.mlp.up_proj.weight"))
+    expected = to_float32(model.tensor("model.layers.1.mlp.up_proj.weight"))
     np.testing.assert_array_equal(np.asarray(tensors["blk.1.ffn_up.weight"].data), expected)
 
 

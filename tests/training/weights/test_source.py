@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.home import rl_home
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.paths import rl_home
 from hermes_rl.training.weights.download import Remote
 from hermes_rl.training.weights.source import find_source
 from tests.training.weights.run_files import run_folder, saved
@@ -17,7 +17,7 @@ def test_a_run_is_found_by_its_name() -> None:
     )
     source = find_source("by-name")
     remote = Remote("tinker://m/sampler_weights/3", "tinker://m/weights/3", "http://127.0.0.1:9")
-    assert (source.name, source.place, source.base_model) == ("by-name", remote, "my/model")
+    assert (source.name, source.location, source.base_model) == ("by-name", remote, "my/model")
 
 
 def test_a_run_is_found_by_its_folder(tmp_path: Path) -> None:
@@ -28,19 +28,19 @@ def test_a_run_is_found_by_its_folder(tmp_path: Path) -> None:
 
 def test_the_engines_address_may_be_another_now(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "words", [saved(3)], settings=SETTINGS)
-    place = find_source(str(folder), base_url="http://127.0.0.1:10").place
-    assert isinstance(place, Remote) and place.base_url == "http://127.0.0.1:10"
+    location = find_source(str(folder), base_url="http://127.0.0.1:10").location
+    assert isinstance(location, Remote) and location.base_url == "http://127.0.0.1:10"
 
 
 def test_a_peft_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     source = find_source(str(tmp_path))
-    assert (source.place, source.run) == (tmp_path, None)
+    assert (source.location, source.run) == (tmp_path, None)
 
 
 def test_a_tinker_path_is_asked_for_at_the_engine() -> None:
     source = find_source("tinker://model_1/sampler_weights/one", base_url="http://127.0.0.1:9")
-    assert (source.name, source.place) == (
+    assert (source.name, source.location) == (
         "model_1-sampler_weights-one",
         Remote("tinker://model_1/sampler_weights/one", None, "http://127.0.0.1:9"),
     )
@@ -48,8 +48,11 @@ def test_a_tinker_path_is_asked_for_at_the_engine() -> None:
 
 def test_a_key_is_read_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TINKER_KEY", "tml-secret")
-    place = find_source("tinker://run/weights/one", api_key="env:MY_TINKER_KEY").place
-    assert isinstance(place, Remote) and (place.state, place.api_key) == ("tinker://run/weights/one", "tml-secret")
+    location = find_source("tinker://run/weights/one", api_key="env:MY_TINKER_KEY").location
+    assert isinstance(location, Remote) and (location.state, location.api_key) == (
+        "tinker://run/weights/one",
+        "tml-secret",
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,10 +67,10 @@ def test_a_runs_key_is_used_where_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], key: str | None
 ) -> None:
     monkeypatch.setenv("MY_TINKER_KEY", "tml-secret")
-    place = find_source(str(run_folder(tmp_path / "words", [saved(3)], settings=settings))).place
-    assert isinstance(place, Remote) and place.api_key == key
+    location = find_source(str(run_folder(tmp_path / "words", [saved(3)], settings=settings))).location
+    assert isinstance(location, Remote) and location.api_key == key
 
 
 def test_a_name_of_nothing_says_what_could_be_named() -> None:
-    with pytest.raises(ConfigError, match=r"no weights stf: name a run .* export sft"):
+    with pytest.raises(ConfigError, match=r"no weights found for stf: give a run .* export sft"):
         find_source("stf")

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.training.weights.tensors import Form, Tensor, TensorFile, floats, stored, write_tensors
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.training.weights.tensors import Tensor, TensorFile, TensorInfo, to_float32, to_tensor, write_tensors
 
 
 def test_files_of_the_safetensors_library_are_read(tmp_path: Path) -> None:
     values: dict[str, Any] = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float16)}
     save_file(values, tmp_path / "x.safetensors")
     file = TensorFile(tmp_path / "x.safetensors")
-    assert {name: floats(file[name]).tolist() for name in file.forms} == {
+    assert {name: to_float32(file[name]).tolist() for name in file.infos} == {
         name: value.tolist() for name, value in values.items()
     }
 
@@ -25,9 +25,9 @@ def test_files_of_the_safetensors_library_are_read(tmp_path: Path) -> None:
 def test_the_safetensors_library_reads_what_is_written(tmp_path: Path) -> None:
     values: dict[str, Any] = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float16)}
     kinds = {"a": "F32", "b": "F16"}
-    tensors = {name: stored(value.astype(np.float32), kinds[name]) for name, value in values.items()}
-    forms = {name: Form.of(one.kind, one.shape) for name, one in tensors.items()}
-    write_tensors(tmp_path / "x.safetensors", forms, tensors.__getitem__)
+    tensors = {name: to_tensor(value.astype(np.float32), kinds[name]) for name, value in values.items()}
+    infos = {name: TensorInfo.for_shape(one.dtype, one.shape) for name, one in tensors.items()}
+    write_tensors(tmp_path / "x.safetensors", infos, tensors.__getitem__)
     read = load_file(tmp_path / "x.safetensors")
     assert {name: (value.dtype, value.tolist()) for name, value in read.items()} == {
         name: (value.dtype, value.tolist()) for name, value in values.items()
@@ -37,13 +37,13 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path: Path) -> None:
 def test_integers_pass_through_as_they_are(tmp_path: Path) -> None:
     save_file({"steps": np.arange(3, dtype=np.int64)}, tmp_path / "x.safetensors")
     file = TensorFile(tmp_path / "x.safetensors")
-    write_tensors(tmp_path / "y.safetensors", file.forms, file.__getitem__)
+    write_tensors(tmp_path / "y.safetensors", file.infos, file.__getitem__)
     assert load_file(tmp_path / "y.safetensors")["steps"].tolist() == [0, 1, 2]
 
 
 def test_weights_that_cannot_be_computed_with_are_named() -> None:
     with pytest.raises(ConfigError, match="F8_E4M3"):
-        floats(Tensor("F8_E4M3", (1,), b"\0"))
+        to_float32(Tensor("F8_E4M3", (1,), b"\0"))
 
 
 HEADER = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
@@ -61,7 +61,7 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, content: bytes) -> 
 
 
 def bfloat16(value: float) -> float:
-    [back] = floats(stored(np.array([value], np.float32), "BF16")).tolist()
+    [back] = to_float32(to_tensor(np.array([value], np.float32), "BF16")).tolist()
     return float(back)
 
 

@@ -1,5 +1,5 @@
-"""Atropos' own routes over the durable store: what atroposlib 0.4.0's environments and trainers speak to.
+"""Routes compatible with Atropos' run-api, over the durable store, for environments and trainers of atroposlib 0.4.0.
 
-Always true: requests, answers and status codes are run-api's wherever run-api's are right; nothing is held between two
-requests that the store does not hold, but for a view of the queue that is a moment old.
+Requests, responses and status codes match run-api wherever run-api is correct. The only state outside the store is a
+short-lived cache of the queue status.
 """

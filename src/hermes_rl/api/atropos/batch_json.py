@@ -1,7 +1,7 @@
-"""A stored group as the ScoredData that an Atropos trainer reads, in pieces of a sequence each.
+"""A stored group as Atropos ScoredData JSON, produced one sequence at a time.
 
-Always true: only rollouts with a score that are not withheld are in it, each of one sequence; what came in as
-ScoredData goes out as it came. A token that was not sampled is -100 in its mask and has the logprob 1, which is none.
+Contains only scored rollouts that are not withheld, one sequence each; groups posted as ScoredData come out unchanged.
+A token that was not sampled has mask -100 and the placeholder logprob 1.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from itertools import accumulate
 
 import orjson
 
-from hermes_rl import jsontext
-from hermes_rl.api.atropos.fields import breathe
+from hermes_rl.api.atropos.fields import yield_gil
 from hermes_rl.api.atropos.scored_data import IGNORED, ORIGIN, UNSAMPLED
+from hermes_rl.core import fast_json
 from hermes_rl.store.codec import GroupView, open_group
-from hermes_rl.store.parts import BadGroupError, flags_of
+from hermes_rl.store.container import BadGroupError, unpack_bits
 
 # In run-api's order.
 FIELDS = (
@@ -23,20 +23,20 @@ FIELDS = (
 
 
 def scored_data_json(data: bytes, environment: int) -> Iterator[bytes]:
-    """The JSON of a group in its binary form; BadGroupError when its rollouts are not of one sequence each."""
+    """The JSON of a group in its binary form; BadGroupError unless every rollout is one sequence."""
     view = open_group(data)
-    kept = _kept(view)
-    native = _native(view, environment) if kept is None else {}
+    posted = _posted_fields(view)
+    native = _native(view, environment) if posted is None else {}
     columns = _columns(view)
     separator = b"{"
-    for name in [*FIELDS, *sorted((kept or {}).keys() - set(FIELDS))]:
+    for name in [*FIELDS, *sorted((posted or {}).keys() - set(FIELDS))]:
         yield separator + orjson.dumps(name) + b":"
         separator = b","
-        if kept is not None and name not in {"tokens", "masks", "scores"} and name not in kept:
+        if posted is not None and name not in {"tokens", "masks", "scores"} and name not in posted:
             yield b"null"
-        elif kept is not None and (text := kept.get(name)) is not None:
+        elif posted is not None and (text := posted.get(name)) is not None:
             yield text.encode()
-        elif name == "inference_logprobs" and kept is None and not len(view.columns.logprobs):
+        elif name == "inference_logprobs" and posted is None and not len(view.columns.logprobs):
             yield b"null"
         elif name in columns:
             yield from columns[name]()
@@ -45,25 +45,25 @@ def scored_data_json(data: bytes, environment: int) -> Iterator[bytes]:
     yield b"}"
 
 
-def _kept(view: GroupView) -> dict[str, str | None] | None:
-    """What ScoredData said that has no column, and None for what has one; None for a group of another origin."""
+def _posted_fields(view: GroupView) -> dict[str, str | None] | None:
+    """Posted fields as JSON text, None for those stored in columns; None for a group not posted as ScoredData."""
     if view.group["provenance"].get("versions") != ORIGIN.versions:
         return None
     try:
         item = view.item["item"]
     except BadGroupError:
         return None
-    kept = item.get("atropos") if isinstance(item, dict) else None
-    # Anybody can say that a group is of this origin.
-    sound = isinstance(kept, dict) and all(text is None or isinstance(text, str) for text in kept.values())
-    return kept if sound else None
+    posted = item.get("atropos") if isinstance(item, dict) else None
+    # Any client can claim this origin for its group.
+    valid = isinstance(posted, dict) and all(text is None or isinstance(text, str) for text in posted.values())
+    return posted if valid else None
 
 
 def _native(view: GroupView, environment: int) -> dict[str, bytes]:
-    """What a group of ours says besides its columns."""
-    sampling = [one["sampling"][0] for one in view.rollouts if one["sampling"]]
+    """Fields of a native group that are not columns."""
+    sampling = [rollout["sampling"][0] for rollout in view.rollouts if rollout["sampling"]]
     return {
-        "generation_params": jsontext.dumps(sampling[0] if sampling else None),
+        "generation_params": fast_json.dumps(sampling[0] if sampling else None),
         "env_id": orjson.dumps(environment),
     }
 
@@ -71,15 +71,15 @@ def _native(view: GroupView, environment: int) -> dict[str, bytes]:
 def _columns(view: GroupView) -> dict[str, Callable[[], Iterator[bytes]]]:
     columns = view.columns
     count = len(columns.tokens)
-    scored = flags_of(columns.scored, len(columns.sequences))
-    chosen = [index for index, about in enumerate(view.rollouts) if scored[index] and about["withheld"] is None]
+    scored = unpack_bits(columns.scored, len(columns.sequences))
+    chosen = [index for index, rollout in enumerate(view.rollouts) if scored[index] and rollout["withheld"] is None]
     if any(columns.sequences[index] != 1 for index in chosen):
-        raise BadGroupError("a rollout is not of one sequence, and Atropos knows no other")
+        raise BadGroupError("a rollout does not have exactly one sequence, as Atropos requires")
     firsts = [0, *accumulate(columns.sequences)]
     ends = [0, *accumulate(columns.lengths)]
     spans = [(ends[firsts[index]], ends[firsts[index] + 1]) for index in chosen]
-    masks = flags_of(columns.masks, count)
-    marks = flags_of(columns.logprobs_at, count)
+    masks = unpack_bits(columns.masks, count)
+    marks = unpack_bits(columns.logprobs_at, count)
 
     def tokens(begin: int, end: int) -> list[int]:
         return columns.tokens[begin:end].tolist()
@@ -101,13 +101,13 @@ def _columns(view: GroupView) -> dict[str, Callable[[], Iterator[bytes]]]:
         try:
             rows = [view.conversations[index]["messages"] for index in chosen]
         except BadGroupError:
-            # The tokens are what is trained on, and they are whole.
+            # Training only needs the tokens, and those are intact.
             yield b"null"
             return
-        yield from _listed(jsontext.dumps(row) for row in rows)
+        yield from _listed(fast_json.dumps(row) for row in rows)
 
     def group_overrides() -> Iterator[bytes]:
-        yield jsontext.dumps(view.group["group_overrides"])
+        yield fast_json.dumps(view.group["group_overrides"])
 
     return {
         "tokens": lambda: _listed(orjson.dumps(tokens(*span)) for span in spans),
@@ -124,5 +124,5 @@ def _listed(elements: Iterator[bytes]) -> Iterator[bytes]:
     for element in elements:
         yield opening + element
         opening = b","
-        breathe()
+        yield_gil()
     yield b"]" if opening == b"," else b"[]"

@@ -1,7 +1,6 @@
-"""Bodies of the Atropos routes: JSON, packed or not, within a limit.
+"""Bodies of the Atropos routes: JSON, optionally gzipped, within a size limit.
 
-Always true: what a packed body unpacks to is never beyond the limit, however small it was; what is no JSON, or not of
-its shape, is refused with the field's name and never fails.
+The limit applies to the decompressed size. Invalid JSON and invalid fields are refused with the field's name.
 """
 
 import zlib
@@ -10,10 +9,10 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hermes_rl import jsontext
-from hermes_rl.api.problems import RefusedError
+from hermes_rl.core import fast_json
+from hermes_rl.http.errors import RefusedError
 
-# gzip's own framing.
+# wbits for zlib: gzip framing.
 GZIP = 31
 PIECE = 2**20
 
@@ -27,7 +26,7 @@ class AtroposBody(BaseModel):
 
 
 class Registration(AtroposBody):
-    """A trainer that wants batches."""
+    """A trainer's registration."""
 
     wandb_group: Word
     wandb_project: Word
@@ -40,7 +39,7 @@ class Registration(AtroposBody):
 
 
 class RegisterEnv(AtroposBody):
-    """An environment that wants to post."""
+    """An environment's registration."""
 
     max_token_length: Whole
     desired_name: Annotated[str, Field(max_length=200)] | None = None
@@ -56,26 +55,25 @@ class EnvIdentifier(AtroposBody):
 AnyBody = TypeVar("AnyBody", bound=AtroposBody)
 
 
-async def read_small(request: Request, kind: type[AnyBody]) -> AnyBody:
-    """The body as this model. The door cuts off what is too large for it."""
-    text = unpacked(await request.body(), request.headers.get("content-encoding", ""), PIECE)
+async def read_body(request: Request, kind: type[AnyBody]) -> AnyBody:
+    """Parse a small body. The BodyLimit middleware refuses larger ones."""
+    text = decode_body(await request.body(), request.headers.get("content-encoding", ""), PIECE)
     try:
-        return kind.model_validate(jsontext.loads(text))
+        return kind.model_validate(fast_json.loads(text))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "body"
         raise RefusedError(422, "invalid", f"{field}: {first['msg']}", field=field) from None
     except ValueError as error:
-        raise RefusedError(422, "invalid", f"the body is no JSON: {error}", field="body") from None
+        raise RefusedError(422, "invalid", f"the body is not JSON: {error}", field="body") from None
 
 
-def unpacked(data: bytes, encoding: str, limit: int) -> bytes:
-    """The body without its packing."""
+def decode_body(data: bytes, encoding: str, limit: int) -> bytes:
     if encoding.strip().lower() in {"", "identity"}:
         return _within(data, limit)
     if "gzip" not in encoding.lower():
         raise RefusedError(
-            415, "wrong_encoding", f"a body is packed with gzip or not at all, not with {encoding[:50]!r}"
+            415, "wrong_encoding", f"content encoding {encoding[:50]!r} is not supported; use gzip or none"
         )
     pieces: list[bytes] = []
     size = 0
@@ -85,25 +83,25 @@ def unpacked(data: bytes, encoding: str, limit: int) -> bytes:
             try:
                 piece = member.decompress(data, PIECE)
             except zlib.error as error:
-                raise RefusedError(400, "bad_gzip", f"the body is no gzip: {error}") from None
+                raise RefusedError(400, "bad_gzip", f"the body is not gzip: {error}") from None
             data = member.unconsumed_tail
             if not piece and not data and not member.eof:
-                raise RefusedError(400, "bad_gzip", "the gzip in the body ends too early")
+                raise RefusedError(400, "bad_gzip", "the gzip body is truncated")
             size += len(piece)
             if size > limit:
-                raise RefusedError(413, "too_large", f"the body unpacks to more than {limit} bytes")
+                raise RefusedError(413, "too_large", f"the body decompresses to more than {limit} bytes")
             pieces.append(piece)
-        # Some writers fill up with zeros.
+        # Some writers pad with zeros.
         data = member.unused_data.lstrip(b"\0")
     return b"".join(pieces)
 
 
 def _within(data: bytes, limit: int) -> bytes:
     if len(data) > limit:
-        raise RefusedError(413, "too_large", f"the body has {len(data)} bytes; {limit} is the most")
+        raise RefusedError(413, "too_large", f"the body has {len(data)} bytes; the limit is {limit}")
     return data
 
 
 def body_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """What OpenAPI is to say of a route that reads its body itself."""
+    """The OpenAPI description for a route that reads its body itself."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,10 +1,9 @@
-"""A batch on its way to an Atropos trainer.
+"""Sending a batch to an Atropos trainer.
 
-Atropos has no acknowledgement: a trainer only asks for the next batch. Always true: a batch that was sent to its last
-byte stays the trainer's for a week, and counts as trained on when it asks for the next; one whose sending ended early
-is given back at once, and within `SENDING` seconds when this process died of it, so that its groups go out again from
-their old places; so does what the trainer holds when it registers again. What this cannot see is a trainer that was
-sent everything and lost it: it registers again, or that batch counts as trained on.
+Atropos has no acknowledgement: a trainer just requests the next batch. A batch sent to its last byte stays leased for a
+week and counts as trained on at the next request. An interrupted batch is released at once (within `SENDING` seconds if
+this process died), and its groups return to their positions; so do a trainer's batches when it registers again. A
+trainer that received a whole batch and lost it must register again, or the batch counts as trained on.
 """
 
 import asyncio
@@ -20,37 +19,37 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hermes_rl.api.atropos.batch_json import scored_data_json
-from hermes_rl.api.atropos.standing import TRAINER
+from hermes_rl.api.atropos.queue_view import TRAINER
 from hermes_rl.store.database.errors import LeaseLostError, StoreError
-from hermes_rl.store.database.leases import Batch
+from hermes_rl.store.database.leases import BatchLease
 from hermes_rl.store.database.store import Store
 
 log = logging.getLogger(__name__)
 
 SENDING = 30.0
 HELD = 7 * 86_400.0
-# A lease that is longer than any sending was sent whole.
+# A longer lease means the batch was sent completely.
 SENT_WHOLE = 3_600.0
-# A trainer that reads nothing for so long is gone.
-STALLED = 300.0
-TOGETHER = 2**18
+# A trainer that reads nothing for this long is gone.
+SEND_TIMEOUT = 300.0
+CHUNK_BYTES = 2**18
 
 
 class NotSentError(Exception):
     """The batch did not reach the trainer."""
 
 
-async def next_batch(store: Store) -> Batch | None:
-    """End what the trainer had, and lease the next; UnknownTrainerError when none registered."""
-    for batch in await held(store):
-        # It was in a reset or with another: then there is nothing to acknowledge.
+async def next_batch(store: Store) -> BatchLease | None:
+    """Acknowledge the last batch and lease the next; UnknownTrainerError if no trainer registered."""
+    for batch in await batches_held(store):
+        # After a reset, or if another trainer has it, there is nothing to acknowledge.
         with suppress(LeaseLostError):
             await store.ack(batch)
     return await store.lease(TRAINER, seconds=SENDING)
 
 
-async def held(store: Store) -> list[int]:
-    """The batches that the trainer has been sent whole and that are not acknowledged."""
+async def batches_held(store: Store) -> list[int]:
+    """Batches sent completely to the trainer and not yet acknowledged."""
     found = [await store.batch(number) for number in await store.open_batches(TRAINER)]
     return [batch.id for batch in found if batch is not None and batch.expires_at - time() > SENT_WHOLE]
 
@@ -65,11 +64,11 @@ def accepts_gzip(header: str) -> bool:
 
 
 class BatchResponse(Response):
-    """Sends a leased batch group by group, and then says what became of it."""
+    """Sends a leased batch group by group, then extends or releases its lease."""
 
     media_type = "application/json"
 
-    def __init__(self, store: Store, batch: Batch, worker: Executor, *, packed: bool) -> None:
+    def __init__(self, store: Store, batch: BatchLease, worker: Executor, *, packed: bool) -> None:
         super().__init__()
         del self.headers["content-length"]
         if packed:
@@ -90,9 +89,9 @@ class BatchResponse(Response):
                 if monotonic() - extended > SENDING / 3:
                     await self._store.extend(self._batch.id, SENDING)
                     extended = monotonic()
-                async with asyncio.timeout(STALLED):
+                async with asyncio.timeout(SEND_TIMEOUT):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
-            # Before the last byte: the trainer's next question could come faster than a word after it.
+            # Before the last byte: the trainer's next request could arrive before an update made after it.
             await self._store.extend(self._batch.id, HELD)
             if gone.done():
                 raise NotSentError("the trainer hung up")
@@ -100,10 +99,10 @@ class BatchResponse(Response):
         except BaseException as error:
             with suppress(StoreError):
                 await self._store.release(self._batch.id)
-            # An answer without its end breaks the connection, which is how the trainer learns of it.
+            # A truncated response breaks the connection, which tells the trainer.
             if not isinstance(error, NotSentError | StoreError | TimeoutError | OSError):
                 raise
-            log.warning("batch %d was given back: %r", self._batch.id, error)
+            log.warning("batch %d was released: %r", self._batch.id, error)
         finally:
             gone.cancel()
 
@@ -113,23 +112,25 @@ class BatchResponse(Response):
         for group in self._batch.groups:
             stored = await self._store.group(group.place)
             if stored is None or stored.data is None:
-                raise NotSentError(f"the bytes of the group in place {group.place} were let go")
+                raise NotSentError(
+                    f"the data of the group at position {group.place} was deleted by the retention policy"
+                )
             parts = chain([opening], scored_data_json(stored.data, stored.environment))
-            while (piece := await loop.run_in_executor(self._worker, self._some, parts)) is not None:
+            while (piece := await loop.run_in_executor(self._worker, self._next_chunk, parts)) is not None:
                 yield piece
             opening = b","
         yield self._packed(b"]}") + (self._packer.flush() if self._packer else b"")
 
-    def _some(self, parts: Iterator[bytes]) -> bytes | None:
-        """The next parts together, packed; None after the last."""
-        some: list[bytes] = []
+    def _next_chunk(self, parts: Iterator[bytes]) -> bytes | None:
+        """The next parts joined and compressed; None after the last."""
+        chunk: list[bytes] = []
         size = 0
         for part in parts:
-            some.append(part)
+            chunk.append(part)
             size += len(part)
-            if size >= TOGETHER:
+            if size >= CHUNK_BYTES:
                 break
-        return self._packed(b"".join(some)) if some else None
+        return self._packed(b"".join(chunk)) if chunk else None
 
     def _packed(self, data: bytes) -> bytes:
         return self._packer.compress(data) if self._packer else data

@@ -1,7 +1,7 @@
-"""What an Atropos trainer asks: to be known, for batches, and to begin anew.
+"""Routes for an Atropos trainer: register, batches, reset.
 
-Always true: the trainer is the one that registered last, with what it said then, and what it held before goes back to
-the queue; there is no batch without a trainer. What became of a batch that was handed out: delivery.py.
+The last registration is the trainer; its earlier batches return to the queue. Without a trainer there is no batch.
+delivery.py decides when a batch counts as trained on.
 """
 
 import uuid
@@ -10,35 +10,35 @@ from concurrent.futures import Executor
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from hermes_rl.api.atropos.bodies import Registration, body_schema, read_small
+from hermes_rl.api.atropos.bodies import Registration, body_schema, read_body
 from hermes_rl.api.atropos.delivery import BatchResponse, accepts_gzip, next_batch
-from hermes_rl.api.atropos.standing import TRAINER
+from hermes_rl.api.atropos.queue_view import TRAINER
 from hermes_rl.store.database.errors import UnknownTrainerError
-from hermes_rl.store.database.members import Trainer
+from hermes_rl.store.database.registrations import TrainerRow
 from hermes_rl.store.database.store import Store
 
-# Atropos' own `max_batches_offpolicy`. Its trainers name no versions, so for environments of ours it bounds the queue.
+# Atropos' default `max_batches_offpolicy`. Its trainers set no versions, so it limits the queue of native environments.
 STALENESS = 3
 NO_TRAINER = {"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []}
 
 
-def trainer_side(store: Store, worker: Executor) -> APIRouter:
+def atropos_trainer_routes(store: Store, worker: Executor) -> APIRouter:
     routes = APIRouter()
 
     @routes.post("/register", openapi_extra=body_schema(Registration.model_json_schema()))
     async def register(request: Request) -> Response:
-        """Make a trainer known. When it registers again the new settings count, and its batches return."""
-        wish = await read_small(request, Registration)
-        settings = wish.model_dump(exclude={"batch_size"})
+        """Register the trainer. Registering again replaces its settings and returns its batches to the queue."""
+        body = await read_body(request, Registration)
+        settings = body.model_dump(exclude={"batch_size"})
         before = await store.open_batches(TRAINER)
-        await store.register_trainer(Trainer(TRAINER, wish.batch_size, STALENESS, ("one_sequence",), settings))
+        await store.register_trainer(TrainerRow(TRAINER, body.batch_size, STALENESS, ("one_sequence",), settings))
         await store.release(*before)
-        # Beyond 64 bits, which only the standard library's JSON writes.
+        # More than 64 bits, which orjson cannot write.
         return JSONResponse({"uuid": uuid.uuid4().int})
 
     @routes.get("/batch")
     async def batch(request: Request) -> Response:
-        """The next batch, `null` while there is none; asking for it says that the one before was trained on."""
+        """The next batch, or `null` if there is none. The request acknowledges the previous batch."""
         try:
             leased = await next_batch(store)
         except UnknownTrainerError:
@@ -49,7 +49,7 @@ def trainer_side(store: Store, worker: Executor) -> APIRouter:
 
     @routes.get("/reset_data", response_class=PlainTextResponse)
     async def reset_data() -> Response:
-        """Empty the queue and forget the trainer; environments keep their numbers."""
+        """Clear the queue and the trainer; environments keep their numbers."""
         await store.forget_trainer(TRAINER)
         await store.drop_all("reset")
         return PlainTextResponse("Reset successful")

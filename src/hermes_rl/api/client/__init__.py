@@ -1,1 +1,1 @@
-"""The trajectory API from the other side: environments deliver groups to it, trainers lease batches from it."""
+"""Clients of the trajectory API: environments deliver groups, trainers lease batches."""

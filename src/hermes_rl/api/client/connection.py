@@ -1,7 +1,7 @@
-"""One HTTP connection to a trajectory API: requests with a deadline, asked again while the API is away.
+"""The HTTP connection to a trajectory API: requests with a deadline, retried while the API is unavailable.
 
-Always true: a request that raised may have been carried out all the same, so what is asked here can be asked twice;
-the token goes to the one address and into no message.
+A request that raised may still have been executed, so every request must be idempotent. The token is sent only to this
+address and never appears in a message.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from hermes_rl import jsontext, tracing
-from hermes_rl.api.client.backoff import Backoff
-from hermes_rl.api.wire import Problem
-from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.secrets import without
-from hermes_rl.waiting import seconds_asked_for
+from hermes_rl import tracing
+from hermes_rl.core import fast_json
+from hermes_rl.core.backoff import Backoff, parse_retry_after
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.secrets import redact
+from hermes_rl.http.errors import Problem
 
 DEADLINE = 30.0
 PATIENCE = 60.0
 CONNECT_TIME = 10.0
-# Servers close a line that is idle for five seconds, which must not happen under a request.
+# Servers close a connection that is idle for five seconds, which must not happen during a request.
 IDLE_TIME = 3.0
-# What a server or a proxy before it answers while it cannot, but will.
-NOT_NOW = frozenset({408, 429, 502, 503, 504, 507})
+# Temporary failures of the server or a proxy.
+RETRYABLE = frozenset({408, 429, 502, 503, 504, 507})
 SHOWN = 500
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class ApiError(HermesRLError):
-    """The API refused. `status` is HTTP's (0: no answer), `kind` a word to act by, `field` what is to blame."""
+    """The API refused a request. `status` is the HTTP status (0: no response), `kind` the error code."""
 
     def __init__(self, message: str, *, status: int = 0, kind: str = "", field: str | None = None) -> None:
         super().__init__(message)
@@ -47,32 +47,30 @@ class ApiError(HermesRLError):
 
 
 class ApiUnavailableError(ApiError):
-    """The API cannot be reached or has no room now. `retry_after` is the wait it asked for, in seconds."""
+    """The API is unreachable or overloaded. `retry_after` is the wait it requested, in seconds."""
 
     retry_after: float | None = None
 
 
-class Content(NamedTuple):
-    """A body as it travels."""
-
+class RequestContent(NamedTuple):
     data: bytes
     type: str
     encoding: str | None = None
 
 
-class Connection:
-    """The way to one API, for as long as the `async with`."""
+class ApiConnection:
+    """Use inside `async with`."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.netloc:
-            raise ConfigError(f"the address of the API must be like http://127.0.0.1:8000, got {url!r}")
+            raise ConfigError(f"the API's address must look like http://127.0.0.1:8000, got {url!r}")
         self.url = url.rstrip("/")
         self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        # A compressed answer would cost both ends more time than the way takes.
+        # Compressing a response takes longer than sending it.
         headers = {"Accept-Encoding": "identity"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -95,12 +93,12 @@ class Connection:
         method: str,
         path: str,
         answer: type[Model],
-        body: BaseModel | Content | None = None,
+        body: BaseModel | RequestContent | None = None,
         *,
         deadline: float = DEADLINE,
         patience: float = 0.0,
     ) -> Model:
-        """The answer to a request, read."""
+        """Send a request and parse the response."""
         return self.read(answer, await self.request(method, path, body, deadline=deadline, patience=patience))
 
     def read(self, answer: type[Model], data: bytes) -> Model:
@@ -108,7 +106,7 @@ class Connection:
             return answer.model_validate_json(data)
         except ValidationError as error:
             raise ApiError(
-                self._about(f"answered with no {answer.__name__}: {error.errors()[0]['msg']}: {_shown(data)}"),
+                self._message(f"sent an invalid {answer.__name__}: {error.errors()[0]['msg']}: {_excerpt(data)}"),
                 kind="bad_answer",
             ) from None
 
@@ -116,13 +114,13 @@ class Connection:
         self,
         method: str,
         path: str,
-        body: BaseModel | Mapping[str, Any] | Content | None = None,
+        body: BaseModel | Mapping[str, Any] | RequestContent | None = None,
         *,
         deadline: float = DEADLINE,
         patience: float = 0.0,
     ) -> bytes:
-        """The bytes of the answer. Asked again for `patience` seconds while there is none; each try has `deadline`."""
-        content = body if isinstance(body, Content) else _json(body)
+        """The body of the response. Retries for `patience` seconds; each attempt has `deadline` seconds."""
+        content = body if isinstance(body, RequestContent) else _json(body)
         timeout = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_TIME)
         backoff, end = Backoff(), time.monotonic() + patience
         while True:
@@ -131,21 +129,21 @@ class Connection:
                     return await response.read()
             except ApiUnavailableError as error:
                 left = end - time.monotonic()
-                asked = error.retry_after or 0.0
-                if left <= 0 or asked > left:
+                requested = error.retry_after or 0.0
+                if left <= 0 or requested > left:
                     raise
-                await asyncio.sleep(max(min(backoff.next(), left), asked))
+                await asyncio.sleep(max(min(backoff.next(), left), requested))
 
     @asynccontextmanager
     async def stream(self, path: str, *, deadline: float = DEADLINE) -> AsyncIterator[aiohttp.StreamReader]:
-        """The answer to a GET as it comes, with no more than `deadline` between its pieces; asked once."""
+        """Stream the response to a GET, with up to `deadline` seconds between chunks; no retry."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIME, sock_read=deadline)
         async with self._answer("GET", path, None, timeout) as response:
             yield response.content
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, content: Content | None, timeout: aiohttp.ClientTimeout
+        self, method: str, path: str, content: RequestContent | None, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the connection is not open; use it inside `async with`")
@@ -153,7 +151,7 @@ class Connection:
             async with self._session.request(
                 method,
                 self.url + path,
-                # aiohttp writes bytes in one go, which holds the loop.
+                # aiohttp writes bytes at once, which blocks the loop.
                 data=None if content is None else io.BytesIO(content.data),
                 headers={**_headers(content), **tracing.headers()},
                 allow_redirects=False,
@@ -163,45 +161,45 @@ class Connection:
                     raise self._refusal(response, await response.read())
                 yield response
         except TimeoutError:
-            raise self._away(f"did not answer {method} {path} in time") from None
+            raise self._unavailable(f"did not answer {method} {path} in time") from None
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise self._away(f"cannot be reached or broke off ({method} {path}): {reason}") from error
+            raise self._unavailable(f"cannot be reached or broke off ({method} {path}): {reason}") from error
 
     def _refusal(self, response: aiohttp.ClientResponse, data: bytes) -> ApiError:
         status = response.status
         try:
             problem = Problem.model_validate_json(data)
         except ValidationError:
-            place = f" (to {response.headers.get('Location')})" if status < 400 else ""
-            problem = Problem(kind=f"http_{status}", message=f"HTTP {status}{place}: {_shown(data)}")
-        kind = ApiUnavailableError if status in NOT_NOW else ApiError
+            target = f" (to {response.headers.get('Location')})" if status < 400 else ""
+            problem = Problem(kind=f"http_{status}", message=f"HTTP {status}{target}: {_excerpt(data)}")
+        kind = ApiUnavailableError if status in RETRYABLE else ApiError
         what = f"refused: {problem.message}" + (f" (field {problem.field})" if problem.field else "")
-        error = kind(self._about(what), status=status, kind=problem.kind, field=problem.field)
+        error = kind(self._message(what), status=status, kind=problem.kind, field=problem.field)
         if isinstance(error, ApiUnavailableError):
-            error.retry_after = seconds_asked_for(response.headers.get("Retry-After", ""), datetime.now(UTC))
+            error.retry_after = parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
         return error
 
-    def _away(self, what: str) -> ApiUnavailableError:
-        return ApiUnavailableError(self._about(what), kind="unreachable")
+    def _unavailable(self, what: str) -> ApiUnavailableError:
+        return ApiUnavailableError(self._message(what), kind="unreachable")
 
-    def _about(self, what: str) -> str:
-        return without(f"{self.url} {what}", [self._token or ""])
+    def _message(self, what: str) -> str:
+        return redact(f"{self.url} {what}", [self._token or ""])
 
 
-def _json(body: BaseModel | Mapping[str, Any] | None) -> Content | None:
+def _json(body: BaseModel | Mapping[str, Any] | None) -> RequestContent | None:
     if body is None:
         return None
-    data = body.model_dump_json().encode() if isinstance(body, BaseModel) else jsontext.dumps(body)
-    return Content(data, "application/json")
+    data = body.model_dump_json().encode() if isinstance(body, BaseModel) else fast_json.dumps(body)
+    return RequestContent(data, "application/json")
 
 
-def _headers(content: Content | None) -> dict[str, str]:
+def _headers(content: RequestContent | None) -> dict[str, str]:
     if content is None:
         return {}
     encoding = {} if content.encoding is None else {"Content-Encoding": content.encoding}
     return {"Content-Type": content.type, "Content-Length": str(len(content.data)), **encoding}
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return data[:SHOWN].decode(errors="replace")

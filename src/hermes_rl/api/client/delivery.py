@@ -1,7 +1,7 @@
-"""Finished groups on their way to the API: on disk first, then posted oldest first, one at a time.
+"""Delivery of finished groups to the API: spooled to disk, then posted one at a time, oldest first.
 
-Always true: a group that was put reaches the API as soon as it answers, in this life of the process or the next; one
-that the API refuses is set aside and holds up no other. While the API is away the spool grows.
+A spooled group reaches the API as soon as it answers, from this process or the next. A refused group is set aside and
+does not block others. While the API is unavailable the spool grows.
 """
 
 import asyncio
@@ -10,20 +10,20 @@ from types import TracebackType
 from typing import Self
 
 from hermes_rl import tracing
-from hermes_rl.api.client.backoff import Backoff
 from hermes_rl.api.client.connection import ApiError, ApiUnavailableError
 from hermes_rl.api.client.destination import Destination
 from hermes_rl.api.client.spool import Spool, Spooled
+from hermes_rl.core.backoff import Backoff
 
-# What is wrong with the group itself. All else, such as a token that changed, may be right again later.
-THE_GROUP = frozenset({400, 413, 415, 422})
+# The group itself is invalid. Other errors, such as a changed token, may go away.
+BAD_GROUP_STATUSES = frozenset({400, 413, 415, 422})
 
 
 class Delivery:
-    """Posts what is in the spool for as long as the `async with`.
+    """Posts spooled groups inside `async with`.
 
-    For a dashboard: groups `posted` and `refused` by now, `spooled`, since when none could be posted (`away_since`, by
-    time.time), and why the last try failed (`last_error`, None when it did not).
+    For dashboards: counts of `posted`, `refused` and `spooled` groups, since when posting fails (`away_since`, a
+    time.time value), and the error of the last attempt (`last_error`, None if it succeeded).
     """
 
     def __init__(self, destination: Destination, spool: Spool) -> None:
@@ -53,12 +53,12 @@ class Delivery:
             self._raise_if_broken()
 
     async def put(self, data: bytes, draw: int) -> None:
-        """Take over a group in its binary form; it is durable when this returns. Waits while the spool is full."""
+        """Spool a group in its binary form; it is durable when this returns. Waits while the spool is full."""
         self._raise_if_broken()
         await self._spool.put(draw, data)
 
     async def flush(self, seconds: float) -> int:
-        """Post what waits, for so long at most, and without waiting for the next try; how many groups are left."""
+        """Post spooled groups for up to `seconds`, without backoff; returns how many are left."""
         self._hurry.set()
         emptied = asyncio.create_task(self._spool.emptied())
         try:
@@ -81,8 +81,8 @@ class Delivery:
             except (ApiError, OSError) as error:
                 self.last_error = str(error)
                 self.away_since = self.away_since or time.time()
-                asked = error.retry_after if isinstance(error, ApiUnavailableError) else None
-                await self._pause(max(backoff.next(), asked or 0.0))
+                requested = error.retry_after if isinstance(error, ApiUnavailableError) else None
+                await self._pause(max(backoff.next(), requested or 0.0))
             else:
                 self.away_since = None
                 backoff.reset()
@@ -91,10 +91,10 @@ class Delivery:
         data = await self._spool.read(group)
         try:
             with tracing.span("deliver") as span:
-                span.note(draw=group.draw, bytes=len(data))
+                span.set_attributes(draw=group.draw, bytes=len(data))
                 await self._destination.post(data)
         except ApiError as error:
-            if error.status not in THE_GROUP:
+            if error.status not in BAD_GROUP_STATUSES:
                 raise
             self.last_error = f"{error.status} {error.kind}: {error}"
             await self._spool.refuse(group, self.last_error)

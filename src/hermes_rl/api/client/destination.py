@@ -1,64 +1,64 @@
-"""Where an environment's finished groups go: our own API, or Atropos' run-api, behind one face.
+"""Destinations for finished groups: the native API or Atropos' run-api, behind one interface.
 
-Always true: a destination registers again by itself when the API has forgotten it; what it raises is an ApiError.
+A destination registers again by itself if the API lost its registration; it raises only ApiError.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from hermes_rl.api.client.atropos_dialect import AtroposDestination, AtroposLimits, answers_as_run_api
-from hermes_rl.api.client.connection import PATIENCE, Connection
-from hermes_rl.api.client.native import NativeDestination, answers_as_ours
-from hermes_rl.api.client.standing import Standing
-from hermes_rl.api.wire import EnvironmentRegistration, Posted, WorkGrant
-from hermes_rl.errors import ConfigError
+from hermes_rl.api.client.atropos_destination import AtroposDestination, AtroposLimits, is_run_api
+from hermes_rl.api.client.connection import PATIENCE, ApiConnection
+from hermes_rl.api.client.native_destination import NativeDestination, is_native_api
+from hermes_rl.api.client.resume_state import ResumeState
+from hermes_rl.api.schemas import EnvironmentRegistration, Posted, WorkGrant
+from hermes_rl.core.errors import ConfigError
 
-__all__ = ["Destination", "Standing", "find_destination"]
+__all__ = ["Destination", "ResumeState", "find_destination"]
 
 ATROPOS_LIMITS = AtroposLimits()
 
 
 class Destination(Protocol):
-    """What `serve` asks of an API. `kind` names it for a person, `withheld` counts what it cannot take, by cause."""
+    """An API as `serve` uses it. `kind` is its display name; `withheld` counts groups it does not accept, by cause."""
 
     kind: str
 
     @property
     def withheld(self) -> Mapping[str, int]: ...
 
-    async def register(self) -> Standing:
-        """Make the environment known and learn where it stands; waits while there is nothing to register with."""
+    async def register(self) -> ResumeState:
+        """Register the environment and return where to resume; waits while the API does not answer."""
         ...
 
     async def work(self, *, running: int, wanted: int, cursor: int | None = None) -> WorkGrant:
-        """Say what runs, and ask how many more rollouts may begin."""
+        """Report running rollouts, and request more."""
         ...
 
     async def post(self, data: bytes) -> Posted:
-        """Hand over a group in its binary form. The API has it when this returns; to be tried again when it raises."""
+        """Post a group in its binary form. The API has stored it when this returns; retry if it raises."""
         ...
 
     async def leave(self) -> None:
-        """Say that no more will come, for now."""
+        """Disconnect; the environment may register again."""
         ...
 
 
 async def find_destination(
-    connection: Connection,
+    connection: ApiConnection,
     registration: EnvironmentRegistration,
     *,
     limits: AtroposLimits = ATROPOS_LIMITS,
     patience: float = PATIENCE,
 ) -> Destination:
-    """The destination that answers at the connection's address; not registered yet.
+    """Detect the API at the connection's address; does not register.
 
-    ApiUnavailableError when nothing answers for `patience` seconds, ConfigError when it is neither of the two.
+    ApiUnavailableError if nothing answers for `patience` seconds, ConfigError if it is neither API.
     """
-    if await answers_as_ours(connection, patience=patience):
+    if await is_native_api(connection, patience=patience):
         return NativeDestination(connection, registration, patience=patience)
-    if await answers_as_run_api(connection, patience=patience):
+    if await is_run_api(connection, patience=patience):
         return AtroposDestination(connection, registration, limits, patience=patience)
     raise ConfigError(
-        f"{connection.url} answers, but neither as `hermes-rl api` nor as Atropos' run-api; "
-        "check env.rollout_server_url, which is the address without a path"
+        f"{connection.url} is neither `hermes-rl api` nor Atropos' run-api; "
+        "set env.rollout_server_url to the address of one, without a path"
     )

@@ -1,7 +1,7 @@
 """Finished groups on local disk until the API has them.
 
-Always true: a group that was put survives any crash, and the groups keep their order; one process owns the directory;
-what a crash left half written is not seen. Files are named by their number and draw, oldest first.
+A stored group survives any crash, and groups keep their order. One process owns the directory; partly written files are
+ignored. Files are named by sequence number and draw, oldest first.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hermes_rl.errors import ConfigError, HermesRLError
-from hermes_rl.store.holding import only_writer
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.file_lock import exclusive_lock
 
 LIMIT = 16 * 2**30
 SUFFIX = ".group"
-PART = ".part"
+PARTIAL_SUFFIX = ".part"
 REFUSED = "refused"
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 Result = TypeVar("Result")
 
 
 class SpoolError(HermesRLError):
-    """The disk did not take a group. Nothing of it stays, and it can be put again."""
+    """Writing a group failed. Nothing of it is left on disk, and it can be stored again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A group that waits on disk."""
+    """A group on disk."""
 
     number: int
     draw: int
@@ -45,7 +45,7 @@ class Spooled:
 
 
 class Spool:
-    """The groups of one environment that wait on disk, `limit` bytes of them at most. Used inside `async with`."""
+    """The spooled groups of one environment, limited to `limit` bytes. Use inside `async with`."""
 
     def __init__(self, directory: Path, *, limit: int = LIMIT) -> None:
         self.directory = directory
@@ -55,16 +55,16 @@ class Spool:
         self._number = 0
         self._reserved = 0
         self._changed = asyncio.Condition()
-        self._holding = ExitStack()
+        self._lock = ExitStack()
         self._thread = ThreadPoolExecutor(1, "hermes-rl-spool")
         self._writing: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self._put_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         try:
             await self._run(self._open)
         except BaseException:
-            self._holding.close()
+            self._lock.close()
             self._thread.shutdown(wait=False)
             raise
         return self
@@ -74,7 +74,7 @@ class Spool:
     ) -> None:
         if self._writing:
             await asyncio.wait(self._writing)
-        await self._run(self._holding.close)
+        await self._run(self._lock.close)
         self._thread.shutdown()
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Spool:
 
     @property
     def full(self) -> bool:
-        """Whether `put` would wait, or might for a large group."""
+        """Whether `put` would wait; a large group may wait even if not full."""
         return self._reserved >= self.limit
 
     @property
@@ -90,36 +90,36 @@ class Spool:
         return frozenset(group.draw for group in self._groups)
 
     async def put(self, draw: int, data: bytes) -> None:
-        """Keep a group; it is durable when this returns. Waits while the spool is full; SpoolError if the disk is."""
-        # In turn, so that the order of the calls is that of the groups also when some have to wait.
-        async with self._turn, self._changed:
+        """Store a group; it is durable when this returns. Waits while the spool is full; SpoolError if the disk is."""
+        # The lock keeps groups in call order even when some have to wait.
+        async with self._put_lock, self._changed:
             await self._changed.wait_for(lambda: not self._reserved or self._reserved + len(data) <= self.limit)
             self._reserved += len(data)
             self._number += 1
             group = Spooled(self._number, draw, len(data))
-        # The file is written also when the caller is cancelled, and must then be known.
-        await self._whole(self._keep(group, data))
+        # The file is written even if the caller is cancelled, and must be counted then.
+        await self._run_to_end(self._store(group, data))
 
     async def read(self, group: Spooled) -> bytes:
         return await self._run((self.directory / group.name).read_bytes)
 
     async def remove(self, group: Spooled) -> None:
-        """Let go of a group that the API has."""
-        await self._whole(self._let_go(group, lambda: (self.directory / group.name).unlink(missing_ok=True)))
+        """Delete a group that the API has."""
+        await self._run_to_end(self._forget(group, lambda: (self.directory / group.name).unlink(missing_ok=True)))
 
     async def refuse(self, group: Spooled, reason: str) -> None:
-        """Set a group aside that the API will never take, with the reason beside it."""
+        """Set aside a group that the API will never accept, with a file that gives the reason."""
 
         def move() -> None:
-            place = self.directory / REFUSED
-            place.mkdir(exist_ok=True)
-            (place / f"{group.name}.reason").write_text(reason + "\n")
-            (self.directory / group.name).rename(place / group.name)
+            folder = self.directory / REFUSED
+            folder.mkdir(exist_ok=True)
+            (folder / f"{group.name}.reason").write_text(reason + "\n")
+            (self.directory / group.name).rename(folder / group.name)
 
-        await self._whole(self._let_go(group, move))
+        await self._run_to_end(self._forget(group, move))
 
     async def oldest(self) -> Spooled:
-        """The group that waits longest; waits for one."""
+        """The oldest group; waits until there is one."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._groups) > 0)
             return self._groups[0]
@@ -128,23 +128,23 @@ class Spool:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._groups)
 
-    async def _keep(self, group: Spooled, data: bytes) -> None:
+    async def _store(self, group: Spooled, data: bytes) -> None:
         try:
             await self._run(lambda: self._write(group, data))
         except BaseException:
-            await self._count(-group.bytes, kept=0)
+            await self._count(-group.bytes, stored=0)
             raise
         self._groups.append(group)
-        await self._count(0, kept=group.bytes)
+        await self._count(0, stored=group.bytes)
 
-    async def _let_go(self, group: Spooled, act: Callable[[], None]) -> None:
+    async def _forget(self, group: Spooled, act: Callable[[], None]) -> None:
         await self._run(act)
         self._groups.remove(group)
-        await self._count(-group.bytes, kept=-group.bytes)
+        await self._count(-group.bytes, stored=-group.bytes)
 
-    async def _count(self, reserved: int, *, kept: int) -> None:
+    async def _count(self, reserved: int, *, stored: int) -> None:
         self._reserved += reserved
-        self.bytes += kept
+        self.bytes += stored
         async with self._changed:
             self._changed.notify_all()
 
@@ -153,50 +153,50 @@ class Spool:
             self.directory.mkdir(parents=True)
             _sync(self.directory.parent)
         try:
-            self._holding.enter_context(only_writer(self.directory, ""))
+            self._lock.enter_context(exclusive_lock(self.directory, ""))
         except ConfigError:
             raise ConfigError(
-                f"another process owns the spool {self.directory}: this environment is being served already; "
-                "stop that one, or give this one another name or shard"
+                f"another process owns the spool {self.directory}: this environment is already being served; "
+                "stop that process, or use another name or shard"
             ) from None
-        for part in self.directory.glob(f"*{PART}"):
-            part.unlink()
+        for partial in self.directory.glob(f"*{PARTIAL_SUFFIX}"):
+            partial.unlink()
         found = sorted(map(_spooled, self.directory.glob(f"*{SUFFIX}")), key=lambda group: group.number)
         self._groups.extend(found)
         self.bytes = self._reserved = sum(group.bytes for group in found)
-        aside = map(_spooled, (self.directory / REFUSED).glob(f"*{SUFFIX}"))
-        self._number = max((group.number for group in (*found, *aside)), default=0)
+        refused = map(_spooled, (self.directory / REFUSED).glob(f"*{SUFFIX}"))
+        self._number = max((group.number for group in (*found, *refused)), default=0)
 
     def _write(self, group: Spooled, data: bytes) -> None:
-        place = self.directory / group.name
-        part = place.with_suffix(PART)
+        path = self.directory / group.name
+        partial = path.with_suffix(PARTIAL_SUFFIX)
         try:
-            with part.open("wb", buffering=0) as file:
+            with partial.open("wb", buffering=0) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
                 os.fsync(file.fileno())
-            part.rename(place)
+            partial.rename(path)
             _sync(self.directory)
         except OSError as error:
-            for left in (part, place):
+            for left in (partial, path):
                 with suppress(OSError):
                     left.unlink(missing_ok=True)
-            raise SpoolError(self._advice(error)) from error
+            raise SpoolError(self._error_message(error)) from error
 
-    def _advice(self, error: OSError) -> str:
+    def _error_message(self, error: OSError) -> str:
         held = (
             f"{self.directory} holds {len(self._groups)} groups ({self.bytes / 1e6:.1f} MB) that the API does not have"
         )
-        if error.errno in NO_ROOM:
-            return f"no room on disk for a finished group ({error}); {held}: make room there, or bring the API back"
-        return f"a finished group could not be kept ({error}); {held}: mend the disk, then start again"
+        if error.errno in DISK_FULL_ERRNOS:
+            return f"disk full while storing a finished group ({error}); {held}: free disk space, or start the API"
+        return f"storing a finished group failed ({error}); {held}: fix the disk, then start again"
 
     async def _run(self, act: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it to the end, also when the one who waits for it is cancelled."""
+    async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run to the end even if the caller is cancelled."""
         task = asyncio.create_task(work)
         self._writing.add(task)
         task.add_done_callback(self._done)
@@ -205,7 +205,7 @@ class Spool:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
-            # Looked at here, for nobody else does when the caller was cancelled.
+            # Retrieved here, because a cancelled caller does not.
             task.exception()
 
 
@@ -214,12 +214,12 @@ def _spooled(path: Path) -> Spooled:
     try:
         return Spooled(int(number), int(draw), path.stat().st_size)
     except ValueError:
-        raise ConfigError(f"{path} is no group of a spool; move it elsewhere") from None
+        raise ConfigError(f"{path} is not a spooled group; move it out of the spool") from None
 
 
 def _sync(directory: Path) -> None:
-    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(held)
+        os.fsync(descriptor)
     finally:
-        os.close(held)
+        os.close(descriptor)

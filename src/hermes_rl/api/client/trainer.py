@@ -1,7 +1,7 @@
-"""A trainer's way to its batches: lease, read, acknowledge.
+"""The trainer's client: lease, read and acknowledge batches.
 
-Always true: a call whose answer was lost is asked again and answered as the first time, so no batch is left behind on
-loan; a batch is read whole and in order or an ApiError is raised.
+A call with a lost response is retried and gets the same answer, so no lease is leaked. A batch is read completely and
+in order, or an ApiError is raised.
 """
 
 import asyncio
@@ -15,38 +15,38 @@ from urllib.parse import quote
 from aiohttp import StreamReader
 
 from hermes_rl import tracing
-from hermes_rl.api.client.backoff import Backoff
-from hermes_rl.api.client.connection import DEADLINE, ApiError, ApiUnavailableError, Connection
-from hermes_rl.api.wire import (
+from hermes_rl.api.client.connection import DEADLINE, ApiConnection, ApiError, ApiUnavailableError
+from hermes_rl.api.schemas import (
     FRAME,
     BatchNumbers,
     Ended,
     Extended,
-    Extension,
     LeasedBatch,
     LeasedGroup,
+    LeaseExtension,
     LeaseRequest,
     PolicyVersion,
     QueueStatus,
     TrainerRegistration,
     VersionSet,
 )
+from hermes_rl.core.backoff import Backoff
+from hermes_rl.core.trajectory import Group
 from hermes_rl.store.codec import decode
-from hermes_rl.trajectory import Group
 
 LEASE_TIME = 600.0
-# An API that is started again, or whose machine is, comes back within this.
+# Long enough to restart an API or its machine.
 PATIENCE = 600.0
-# The longest wait the API takes in one request.
+# The longest wait the API accepts in one request.
 LONG_POLL = 30.0
 Need = Literal["logprobs", "versions", "one_sequence"]
 NEEDS: tuple[Need, ...] = ("logprobs", "versions")
 
 
 class TrainerClient:
-    """One life of one trainer at the API. Waits for `patience` seconds where the API is away."""
+    """One trainer process at the API. Retries for `patience` seconds while the API is unavailable."""
 
-    def __init__(self, connection: Connection, name: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, connection: ApiConnection, name: str, *, patience: float = PATIENCE) -> None:
         self.name = name
         self.life = f"{name}/{uuid.uuid4().hex}"
         self._connection = connection
@@ -63,7 +63,7 @@ class TrainerClient:
         needs: Sequence[Need] = NEEDS,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Ask for batches of so many rollouts, none staler than so many versions. It is remembered by the API."""
+        """Register for batches of `batch_size` rollouts, none more than `max_staleness` versions old."""
         self._registration = TrainerRegistration(
             name=self.name,
             batch_size=batch_size,
@@ -76,8 +76,8 @@ class TrainerClient:
     async def lease(
         self, *, wait: float = LONG_POLL, seconds: float = LEASE_TIME, batch_size: int | None = None
     ) -> LeasedBatch | None:
-        """The next batch, on loan for so many seconds; None when there was none within `wait`."""
-        # A call that was given up may have leased a batch: the next call asks for that one.
+        """Lease the next batch for `seconds`; None if there is none within `wait` seconds."""
+        # A cancelled call may have leased a batch: the next call gets that batch.
         self._request = self._request or uuid.uuid4().hex
         end = time.monotonic() + wait
         while True:
@@ -93,16 +93,16 @@ class TrainerClient:
                 return None
 
     async def groups(self, batch: LeasedBatch) -> AsyncIterator[bytes]:
-        """The batch's groups in their binary form and order. Where the answer breaks off it is asked for again."""
-        taken, backoff, end = 0, Backoff(), time.monotonic() + self._patience
-        while taken < len(batch.groups):
+        """The batch's groups in order, in their binary form. Resumes if the response is interrupted."""
+        received, backoff, end = 0, Backoff(), time.monotonic() + self._patience
+        while received < len(batch.groups):
             try:
                 async with self._connection.stream(f"/v1/batches/{batch.id}/groups") as stream:
                     for index, group in enumerate(batch.groups):
-                        data = await _framed(stream, group)
-                        if index == taken:
+                        data = await _read_group(stream, group)
+                        if index == received:
                             yield data
-                            taken += 1
+                            received += 1
                             backoff.reset()
                             end = time.monotonic() + self._patience
             except ApiUnavailableError:
@@ -111,45 +111,45 @@ class TrainerClient:
                 await asyncio.sleep(backoff.next())
 
     async def decoded(self, batch: LeasedBatch) -> AsyncIterator[Group]:
-        """The batch's groups, decoded beside the event loop. A trainer that needs numbers only reads `open_group`."""
+        """The batch's groups, decoded in a thread. `open_group` is cheaper if only the columns are needed."""
         async for data in self.groups(batch):
             yield await asyncio.to_thread(decode, data)
 
     async def extend(self, batch: LeasedBatch | int, seconds: float = LEASE_TIME) -> float:
-        """Keep a batch for so many seconds from now; until when. ApiError of kind lease_lost when it is too late."""
+        """Extend a lease to `seconds` from now; returns its expiry. ApiError of kind lease_lost if it expired."""
         path = f"/v1/batches/{_number(batch)}/extend"
-        data = await self._ask("POST", path, Extension(seconds=seconds))
+        data = await self._ask("POST", path, LeaseExtension(seconds=seconds))
         return self._connection.read(Extended, data).expires_at
 
     async def acknowledge(self, *batches: LeasedBatch | int) -> int:
-        """Say that all of them were trained on, once their steps are safe; how many were not acknowledged before."""
+        """Mark batches as trained on, once their steps are durable; returns how many were not acknowledged before."""
         return await self._end("acknowledge", batches)
 
     async def release(self, *batches: LeasedBatch | int) -> int:
-        """Give batches back, their groups to their old places; how many were still held."""
+        """Return batches to their positions in the queue; returns how many were still leased."""
         return await self._end("release", batches)
 
     async def on_loan(self) -> list[int]:
-        """What this trainer has on loan, from earlier lives too; a resumed one releases what it did not train on."""
+        """Batches leased under this name; a resumed trainer releases those it did not train on."""
         data = await self._ask("GET", f"/v1/trainers/{quote(self.name, safe='')}/batches")
         return self._connection.read(BatchNumbers, data).batches
 
     async def batch(self, number: int) -> LeasedBatch:
-        """A batch by its number, as `on_loan` gives it."""
+        """A leased batch by its number."""
         return self._connection.read(LeasedBatch, await self._ask("GET", f"/v1/batches/{number}"))
 
     async def version(self) -> int:
-        """The policy's version; a resumed trainer goes on from here, or from a later one of its own."""
+        """The current policy version; a resumed trainer continues from it, or from its own later one."""
         return self._connection.read(QueueStatus, await self._ask("GET", "/v1/status")).version
 
     async def set_version(self, version: int) -> bool:
-        """Say that the policy has a new version, above all before it; whether it was said for the first time."""
+        """Publish a policy version, above all earlier ones; returns whether it is new."""
         data = await self._ask("POST", "/v1/version", PolicyVersion(version=version, by=self.life))
         return self._connection.read(VersionSet, data).new
 
     @asynccontextmanager
     async def held(self, batch: LeasedBatch, seconds: float = LEASE_TIME) -> AsyncIterator[LeasedBatch]:
-        """Keep a batch on loan while the body runs; where it is lost all the same, the body ends with that ApiError.
+        """Keep a batch leased while the body runs; if the lease is lost, the body is cancelled and the ApiError raised.
 
         The body must leave the event loop free: train in a thread (`asyncio.to_thread`).
         """
@@ -177,13 +177,13 @@ class TrainerClient:
             self._held.discard(batch.id)
 
     async def _keep(self, batch: LeasedBatch, seconds: float) -> None:
-        """Extend the loan until the body gives it up itself, by an acknowledgement or a release."""
+        """Extend the lease until the body acknowledges or releases the batch."""
         while batch.id in self._held:
             await asyncio.sleep(seconds / 3)
             try:
                 await self.extend(batch, seconds)
             except ApiUnavailableError:
-                # While the API is away nobody else is given the batch either.
+                # An unavailable API cannot lease the batch to others either.
                 continue
             except ApiError:
                 if batch.id in self._held:
@@ -194,7 +194,7 @@ class TrainerClient:
             with tracing.span("lease"):
                 return await self._ask("POST", "/v1/batches", request, deadline=request.wait + DEADLINE)
         except ApiError as error:
-            # An API on a new store knows nobody.
+            # An API with a new store has lost the registration.
             if error.kind != "unknown_trainer" or self._registration is None:
                 raise
         await self._ask("POST", "/v1/trainers", self._registration)
@@ -212,17 +212,17 @@ class TrainerClient:
         return await self._connection.request(method, path, body, deadline=deadline, patience=self._patience)
 
 
-async def _framed(stream: StreamReader, group: LeasedGroup) -> bytes:
-    """The next group of a stream, of the length it must have."""
+async def _read_group(stream: StreamReader, group: LeasedGroup) -> bytes:
+    """Read the next group of a stream and check its length."""
     try:
         (length,) = FRAME.unpack(await stream.readexactly(FRAME.size))
         if length != group.bytes:
             raise ApiUnavailableError(
-                f"group {group.id} came with {length} bytes instead of {group.bytes}", kind="bad_answer"
+                f"group {group.id} has {length} bytes in the response instead of {group.bytes}", kind="bad_answer"
             )
         return await stream.readexactly(length)
     except asyncio.IncompleteReadError as error:
-        raise ApiUnavailableError(f"the answer broke off in group {group.id}", kind="bad_answer") from error
+        raise ApiUnavailableError(f"the response ended within group {group.id}", kind="bad_answer") from error
 
 
 def _number(batch: LeasedBatch | int) -> int:

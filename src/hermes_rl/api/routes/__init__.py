@@ -1,1 +1,1 @@
-"""The API's own routes, under /v1 and beside it: each file is one party's."""
+"""The native routes of the API, one file per kind of caller."""

@@ -1,6 +1,6 @@
-"""Batches on loan to trainers: leased, read, extended, acknowledged or given back.
+"""Batch leases: lease, read, extend, acknowledge, release.
 
-Always true: the bytes of a batch can be read again as long as it is on loan; nobody else is given its groups meanwhile.
+A leased batch can be read any number of times, and its groups are leased to nobody else meanwhile.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from hermes_rl.api.fullness import Fullness
-from hermes_rl.api.problems import RefusedError
-from hermes_rl.api.routes.numbers import Number
-from hermes_rl.api.wire import (
+from hermes_rl.api.backpressure import Backpressure
+from hermes_rl.api.routes.path_params import Number
+from hermes_rl.api.schemas import (
     FRAME,
     GROUPS_TYPE,
     BatchNumbers,
     Ended,
     Extended,
-    Extension,
     LeasedBatch,
+    LeaseExtension,
     LeaseRequest,
-    framed,
+    frame_groups,
 )
-from hermes_rl.store.database.leases import Batch
+from hermes_rl.http.errors import RefusedError
+from hermes_rl.store.database.leases import BatchLease
 from hermes_rl.store.database.store import Store
 
 GROUPS_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -34,68 +34,68 @@ GROUPS_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def batch_routes(store: Store, fullness: Fullness) -> APIRouter:
+def batch_routes(store: Store, backpressure: Backpressure) -> APIRouter:
     routes = APIRouter(prefix="/v1/batches", tags=["batches"])
 
-    @routes.post("", responses={204: {"description": "There is no batch yet."}})
-    async def lease(wish: LeaseRequest, request: Request) -> LeasedBatch | None:
-        """The oldest whole groups that make a batch, on loan; 204 while there are too few, after `wait` seconds."""
-        deadline = monotonic() + wish.wait
+    @routes.post("", responses={204: {"description": "No batch is available yet."}})
+    async def lease(body: LeaseRequest, request: Request) -> LeasedBatch | None:
+        """Lease the oldest groups that make a batch; 204 if there are too few after `wait` seconds."""
+        deadline = monotonic() + body.wait
         while not await request.is_disconnected():
             batch = await store.lease(
-                wish.trainer, seconds=wish.seconds, batch_size=wish.batch_size, request=wish.request
+                body.trainer, seconds=body.seconds, batch_size=body.batch_size, request=body.request
             )
             left = deadline - monotonic()
             if batch is not None:
-                return _told(batch)
+                return _leased(batch)
             if left <= 0:
                 break
-            await fullness.news(left)
+            await backpressure.wait_for_groups(left)
         return Response(status_code=204)  # type: ignore[return-value]
 
     @routes.post("/acknowledge")
-    async def acknowledge(done: BatchNumbers) -> Ended:
-        """Say that all of them were trained on, or none. `count` were not acknowledged before."""
-        return Ended(count=await store.ack(*done.batches))
+    async def acknowledge(body: BatchNumbers) -> Ended:
+        """Mark batches as trained on, all or none. `count` were not acknowledged before."""
+        return Ended(count=await store.ack(*body.batches))
 
     @routes.post("/release")
-    async def release(back: BatchNumbers) -> Ended:
-        """Give batches back: their groups return to their old places."""
-        return Ended(count=await store.release(*back.batches))
+    async def release(body: BatchNumbers) -> Ended:
+        """Return batches: their groups go back to their positions in the queue."""
+        return Ended(count=await store.release(*body.batches))
 
     @routes.get("/{batch:int}")
     async def find_batch(batch: Number) -> LeasedBatch:
-        return _told(await _found(store, batch))
+        return _leased(await _found(store, batch))
 
     @routes.get("/{batch:int}/groups", responses=GROUPS_ANSWER, response_class=StreamingResponse)
     async def batch_groups(batch: Number) -> StreamingResponse:
-        """The groups of a batch in their binary form, each behind its length in eight bytes."""
+        """The groups of a batch in their binary form, each prefixed by its length in eight bytes."""
         found = await _found(store, batch)
         size = sum(FRAME.size + group.bytes for group in found.groups)
         data = _bytes(store, found)
-        # What is gone is told before the answer begins.
+        # A missing group must be reported before the response starts.
         first = await anext(data, None)
         return StreamingResponse(
-            framed(_after(first, data)), media_type=GROUPS_TYPE, headers={"Content-Length": str(size)}
+            frame_groups(_prepend(first, data)), media_type=GROUPS_TYPE, headers={"Content-Length": str(size)}
         )
 
     @routes.post("/{batch:int}/extend")
-    async def extend(batch: Number, extension: Extension) -> Extended:
-        """Keep a batch for so many seconds from now."""
+    async def extend(batch: Number, extension: LeaseExtension) -> Extended:
+        """Extend the lease to `seconds` from now."""
         return Extended(expires_at=await store.extend(batch, extension.seconds))
 
     return routes
 
 
-async def _found(store: Store, batch: int) -> Batch:
+async def _found(store: Store, batch: int) -> BatchLease:
     found = await store.batch(batch)
     if found is None:
-        raise RefusedError(404, "unknown_batch", f"there is no batch {batch}")
+        raise RefusedError(404, "unknown_batch", f"no batch {batch}")
     return found
 
 
-async def _bytes(store: Store, batch: Batch) -> AsyncIterator[bytes]:
-    """The bytes of each group, the next one read while one is sent."""
+async def _bytes(store: Store, batch: BatchLease) -> AsyncIterator[bytes]:
+    """The bytes of each group; reads the next group while one is sent."""
     reading: asyncio.Task[bytes] | None = None
     try:
         for group in batch.groups:
@@ -113,16 +113,18 @@ async def _bytes(store: Store, batch: Batch) -> AsyncIterator[bytes]:
 async def _group_bytes(store: Store, place: int) -> bytes:
     group = await store.group(place)
     if group is None or group.data is None:
-        raise RefusedError(410, "gone", f"the bytes of the group in place {place} were let go")
+        raise RefusedError(
+            410, "gone", f"the data of the group at position {place} was deleted by the retention policy"
+        )
     return group.data
 
 
-async def _after(first: bytes | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _prepend(first: bytes | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     if first is not None:
         yield first
     async for data in rest:
         yield data
 
 
-def _told(batch: Batch) -> LeasedBatch:
+def _leased(batch: BatchLease) -> LeasedBatch:
     return LeasedBatch.model_validate(asdict(batch), strict=False)

@@ -1,5 +1,5 @@
-"""`hermes-rl run`: training runs from the command line."""
+"""`hermes-rl run`: start, watch and stop training runs."""
 
-from hermes_rl.cli.run.group import run
+from hermes_rl.cli.run.commands import run
 
 __all__ = ["run"]

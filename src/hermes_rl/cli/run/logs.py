@@ -1,57 +1,57 @@
-"""The logs of a run's parts, from their end and as they grow."""
+"""Printing and following the logs of a run's components."""
 
 import time
 from pathlib import Path
 
 import click
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.runs.places import RunPlaces
-from hermes_rl.runs.watching.logs import log_lines, log_parts
-from hermes_rl.runs.watching.status import status
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.status.logs import log_lines, log_parts
+from hermes_rl.orchestration.status.status import status
 
-LOOK_EVERY = 0.3
+POLL_SECONDS = 0.3
 
 
-def logged_parts(run_id: str) -> list[str]:
-    places = RunPlaces(run_id)
+def logged_components(run_id: str) -> list[str]:
+    places = RunPaths(run_id)
     return [part for part in log_parts(places, list(status(run_id)["processes"])) if places.log(part).exists()]
 
 
-def chosen_parts(run_id: str, part: str | None) -> list[str]:
-    """All that have a log, or the one that is named."""
-    there = logged_parts(run_id)
+def select_components(run_id: str, part: str | None) -> list[str]:
+    """All components with a log, or the selected one."""
+    existing = logged_components(run_id)
     if part is None:
-        if not there:
-            raise ConfigError(f"the run {run_id} has no log yet; `hermes-rl run status {run_id}` tells how far it is")
-        return there
-    if part not in there:
-        raise ConfigError(f"the run {run_id} has no log of {part!r}; it has {', '.join(there) or 'none yet'}")
+        if not existing:
+            raise ConfigError(f"run {run_id} has no logs yet; check its state with `hermes-rl run status {run_id}`")
+        return existing
+    if part not in existing:
+        raise ConfigError(f"run {run_id} has no log of {part!r}; it has {', '.join(existing) or 'none yet'}")
     return [part]
 
 
-def show_end(run_id: str, parts: list[str], lines: int) -> None:
+def print_tail(run_id: str, parts: list[str], lines: int) -> None:
     for part in parts:
         if len(parts) > 1:
-            click.echo(click.style(f"--- {part}: {RunPlaces(run_id).log(part)}", bold=True))
+            click.echo(click.style(f"--- {part}: {RunPaths(run_id).log(part)}", bold=True))
         click.echo(log_lines(run_id, part, lines).rstrip("\n"))
 
 
 def follow_logs(run_id: str, parts: list[str]) -> None:
-    """Print what is written from now on, until the run has ended; each line with its part where there are several."""
-    growing = {part: Growing(RunPlaces(run_id).log(part)) for part in parts}
+    """Print new lines until the run ends, prefixed by their component if there are several."""
+    tails = {part: LogTail(RunPaths(run_id).log(part)) for part in parts}
     while True:
-        over = status(run_id)["ended"]
-        for part, log in growing.items():
-            for line in log.lines():
+        ended = status(run_id)["ended"]
+        for part, tail in tails.items():
+            for line in tail.lines():
                 click.echo(f"{part}: {line}" if len(parts) > 1 else line)
-        if over:
+        if ended:
             return
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_SECONDS)
 
 
-class Growing:
-    """A file read from where it was left. One that is smaller than that, or another file, was rotated."""
+class LogTail:
+    """Reads new lines of a file. A smaller file or another inode means it was rotated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

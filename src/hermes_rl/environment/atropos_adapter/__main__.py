@@ -1,21 +1,20 @@
-"""atroposlib's own command line for any environment: `python -m hermes_rl.environment.atropos_adapter ENV MODE …`."""
+"""atroposlib's command line for any environment: `python -m hermes_rl.environment.atropos_adapter ENV MODE …`."""
 
 import signal
 import sys
 
 import click
 
-from hermes_rl.environment.atropos_adapter.adapted import atropos_environment
-from hermes_rl.environment.loader import load_environment
-from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
+from hermes_rl.environment.loading.loader import load_environment
 
 
 def main() -> int:
-    """The command line of atroposlib for the environment that the first argument names."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         click.echo("usage: python -m hermes_rl.environment.atropos_adapter ENV serve|process|evaluate …", err=True)
         return 2
-    # Asked to end, atroposlib would leave its sandboxes behind; interrupted, it closes them.
+    # atroposlib leaves sandboxes behind on SIGTERM, but closes them on SIGINT.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         # atroposlib reads its flags from sys.argv.

@@ -1,20 +1,21 @@
-"""The dialects that agents speak to model providers, each to our own words and back.
+"""The API dialects that agents use, each translated to and from one common form.
 
-Always true of a dialect: it is pure. What `asked` reads of an answer that an agent sends back is the message that was
-answered; whatever it cannot read is a BadRequestError.
+A dialect is pure. `parse_request` reads an answer that an agent sends back as the message that was answered; what it
+cannot parse is a BadRequestError.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from hermes_rl.gateway.asked import Asked, Told
 from hermes_rl.gateway.dialects.anthropic import Anthropic
 from hermes_rl.gateway.dialects.chat import Chat
-from hermes_rl.gateway.dialects.earlier import Earlier
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
 from hermes_rl.gateway.dialects.responses import Responses
-from hermes_rl.gateway.problems import Problem
+from hermes_rl.gateway.errors import RequestProblem
+from hermes_rl.gateway.request import AgentRequest
+from hermes_rl.inference.completion import ChatCompletion
 
-__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "RESPONSES", "Dialect", "Earlier"]
+__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "RESPONSES", "Dialect", "PreviousResponses"]
 
 
 class Dialect(Protocol):
@@ -22,29 +23,29 @@ class Dialect(Protocol):
     path: str
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key in a request's headers, whose names are in small letters."""
+        """The API key in a request's headers, whose names are in lower case."""
         ...
 
-    def asked(self, body: Any, earlier: Earlier | None = None) -> Asked:
-        """A request's body, as JSON gave it. `earlier` knows the answers that it may name."""
+    def parse_request(self, body: Any, previous: PreviousResponses | None = None) -> AgentRequest:
+        """Parse a request's decoded body. `previous` holds the answers that it may refer to."""
         ...
 
-    def answer(self, asked: Asked, told: Told) -> dict[str, Any]: ...
+    def answer(self, request: AgentRequest, completion: ChatCompletion) -> dict[str, Any]: ...
 
-    def events(self, asked: Asked, told: Told) -> Iterator[bytes]:
-        """The same answer as a whole stream."""
+    def events(self, request: AgentRequest, completion: ChatCompletion) -> Iterator[bytes]:
+        """The same answer as a complete event stream."""
         ...
 
-    def refusal(self, problem: Problem) -> tuple[int, dict[str, Any]]:
-        """The status and body of an answer that says no."""
+    def refusal(self, problem: RequestProblem) -> tuple[int, dict[str, Any]]:
+        """The status and body of an error response."""
         ...
 
-    def interruption(self, problem: Problem) -> bytes:
-        """The last event of a stream that had begun when the problem arose."""
+    def interruption(self, problem: RequestProblem) -> bytes:
+        """The last event of a stream that had started when the problem occurred."""
         ...
 
     def ping(self) -> bytes:
-        """An event without meaning, for a stream that would seem dead."""
+        """An event without content, which keeps a waiting stream alive."""
         ...
 
 

@@ -1,31 +1,31 @@
-"""Reading a request to Anthropic's Messages."""
+"""Parses requests to Anthropic's Messages API."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hermes_rl.gateway.asked import Asked, BadRequestError
+from hermes_rl.core.messages import Message
 from hermes_rl.gateway.dialects import fields
-from hermes_rl.gateway.dialects.said import arguments_text, assistant, opened
-from hermes_rl.messages import Message
+from hermes_rl.gateway.dialects.reply import arguments_text, assistant_message, unseal
+from hermes_rl.gateway.request import AgentRequest, BadRequestError
 
 T = TypeVar("T")
 MODES = {"auto": "auto", "any": "required", "none": "none"}
-# What only the provider could do, with its own machines and its own way out to the network.
-PROVIDERS_OWN = ("mcp_servers", "container")
+# Features that only the provider could offer, with its own machines and network access.
+UNSUPPORTED = ("mcp_servers", "container")
 
 
-def read(body: Any) -> Asked:
+def parse_request(body: Any) -> AgentRequest:
     body = fields.mapping(body, "body")
-    for field in PROVIDERS_OWN:
+    for field in UNSUPPORTED:
         if body.get(field):
             raise BadRequestError("this is not supported with this model", field)
     _refuse_schemas(body)
     length = fields.count(body.get("max_tokens"), "max_tokens")
     if length is None:
         raise BadRequestError("Field required", "max_tokens")
-    tools = fields.each(body.get("tools"), "tools", _declared)
+    tools = fields.read_each(body.get("tools"), "tools", _tool_schema)
     thinking = fields.mapping(body.get("thinking") or {}, "thinking")
-    return Asked(
+    return AgentRequest(
         messages=[*_system(body.get("system"), "system"), *_messages(body.get("messages"))],
         tools=tools,
         stream=fields.flag(body.get("stream"), "stream"),
@@ -33,9 +33,9 @@ def read(body: Any) -> Asked:
         tool_choice=_choice(body.get("tool_choice"), tools),
         stop=fields.texts(body.get("stop_sequences"), "stop_sequences"),
         max_tokens=length,
-        # An agent that asked for none would take a block of thinking for the text it waits for.
-        show_thinking=thinking.get("type", "disabled") != "disabled",
-        echo={"omit_thinking": thinking.get("display") == "omitted"},
+        # An agent that did not ask for reasoning would take such a block for the text it expects.
+        show_reasoning=thinking.get("type", "disabled") != "disabled",
+        echo={"omit_reasoning": thinking.get("display") == "omitted"},
     )
 
 
@@ -62,17 +62,17 @@ def _messages(raw: Any) -> list[Message]:
     messages: list[Message] = []
 
     def take(sent: dict[str, Any]) -> None:
-        role, said = fields.text(sent.get("role"), "role"), sent.get("content")
+        role, content = fields.text(sent.get("role"), "role"), sent.get("content")
         if role == "user":
-            messages.extend(_user(said))
+            messages.extend(_user(content))
         elif role == "assistant":
-            messages.append(_assistant(said))
+            messages.append(_assistant(content))
         elif role == "system":
-            messages.extend(_system(said, "content"))
+            messages.extend(_system(content, "content"))
         else:
             raise BadRequestError(f"expected one of user, assistant, system, but got {role!r}", "role")
 
-    fields.each(raw, "messages", take)
+    fields.read_each(raw, "messages", take)
     if not messages:
         raise BadRequestError("at least one message is required", "messages")
     if messages[-1]["role"] == "assistant":
@@ -84,7 +84,7 @@ def _messages(raw: Any) -> list[Message]:
 
 
 def _user(raw: Any) -> list[Message]:
-    """What the user said, and tools' results, each in its place."""
+    """The user's messages and tool results, in order."""
     if isinstance(raw, str):
         return [{"role": "user", "content": raw}]
     messages: list[Message] = []
@@ -95,9 +95,9 @@ def _user(raw: Any) -> list[Message]:
             result = _text(block.get("content") or "", "content")
             messages.append({"role": "tool", "tool_call_id": call, "content": result})
         elif messages and messages[-1]["role"] == "user":
-            messages[-1]["content"] += "\n" + _shown(block)
+            messages[-1]["content"] += "\n" + _block_text(block)
         else:
-            messages.append({"role": "user", "content": _shown(block)})
+            messages.append({"role": "user", "content": _block_text(block)})
 
     _each_block(raw, "content", take)
     if not messages:
@@ -107,22 +107,22 @@ def _user(raw: Any) -> list[Message]:
 
 def _assistant(raw: Any) -> Message:
     if isinstance(raw, str):
-        return assistant(raw)
-    said, thought, calls = list[str](), list[str](), list[dict[str, Any]]()
+        return assistant_message(raw)
+    texts, reasoning, calls = list[str](), list[str](), list[dict[str, Any]]()
 
     def take(block: dict[str, Any]) -> None:
         kind = fields.kind(block)
         if kind == "thinking":
-            thought.append(fields.text(block.get("thinking"), "thinking") or opened(block.get("signature")) or "")
+            reasoning.append(fields.text(block.get("thinking"), "thinking") or unseal(block.get("signature")) or "")
         elif kind == "redacted_thinking":
-            thought.append(opened(block.get("data")) or "")
+            reasoning.append(unseal(block.get("data")) or "")
         elif kind == "tool_use":
             calls.append(_call(block))
         else:
-            said.append(_shown(block))
+            texts.append(_block_text(block))
 
     _each_block(raw, "content", take)
-    return assistant("".join(said), "".join(thought), calls)
+    return assistant_message("".join(texts), "".join(reasoning), calls)
 
 
 def _call(block: dict[str, Any]) -> dict[str, Any]:
@@ -132,24 +132,24 @@ def _call(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(raw: Any, param: str) -> str:
-    """Text, or blocks of it as a line each."""
-    return raw if isinstance(raw, str) else "\n".join(_each_block(raw, param, _shown))
+    """Text, or text blocks joined by newlines."""
+    return raw if isinstance(raw, str) else "\n".join(_each_block(raw, param, _block_text))
 
 
 def _each_block(raw: Any, param: str, read_block: Callable[[dict[str, Any]], T]) -> list[T]:
     if not isinstance(raw, list):
         raise fields.expected("a string or an array of blocks", raw, param)
-    return fields.each(raw, param, read_block)
+    return fields.read_each(raw, param, read_block)
 
 
-def _shown(block: dict[str, Any]) -> str:
-    """The text of a block; what is no text cannot be shown to the policy."""
+def _block_text(block: dict[str, Any]) -> str:
+    """The text of a block; the policy can only read text."""
     kind = fields.kind(block)
     if kind == "text":
         return fields.text(block.get("text"), "text")
     if kind == "search_result":
-        titled = [fields.text(block.get(field), field) for field in ("title", "source")]
-        return "\n".join([*titled, _text(block.get("content"), "content")])
+        header = [fields.text(block.get(field), field) for field in ("title", "source")]
+        return "\n".join([*header, _text(block.get("content"), "content")])
     if kind == "document":
         source = fields.mapping(block.get("source"), "source")
         if source.get("type") == "text":
@@ -162,7 +162,7 @@ def _shown(block: dict[str, Any]) -> str:
 # --- tools ---
 
 
-def _declared(tool: dict[str, Any]) -> dict[str, Any]:
+def _tool_schema(tool: dict[str, Any]) -> dict[str, Any]:
     kind = fields.optional_text(tool.get("type"), "type") or "custom"
     if kind != "custom":
         raise BadRequestError(
@@ -176,9 +176,9 @@ def _declared(tool: dict[str, Any]) -> dict[str, Any]:
 def _choice(raw: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any] | None:
     if raw is None:
         return None
-    kind = fields.within(raw, "tool_choice", fields.kind)
+    kind = fields.read_object(raw, "tool_choice", fields.kind)
     if kind == "tool":
-        return fields.chosen(fields.name(raw.get("name"), "tool_choice.name"), tools, "tool_choice.name")
+        return fields.chosen_tool(fields.name(raw.get("name"), "tool_choice.name"), tools, "tool_choice.name")
     if kind not in MODES:
         raise BadRequestError(f"expected one of auto, any, tool, none, but got {kind!r}", "tool_choice.type")
     return MODES[kind]

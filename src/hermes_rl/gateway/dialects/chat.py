@@ -1,16 +1,17 @@
-"""OpenAI Chat Completions: POST /v1/chat/completions. Requests are read in chat_requests.py."""
+"""OpenAI Chat Completions: POST /v1/chat/completions. chat_requests.py parses the requests."""
 
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hermes_rl.gateway.asked import Asked, Told
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.gateway.dialects import openai_refusals, sse
-from hermes_rl.gateway.dialects.chat_requests import read
-from hermes_rl.gateway.dialects.earlier import Earlier
-from hermes_rl.gateway.dialects.said import Said, mark, pieces
-from hermes_rl.gateway.problems import Problem
-from hermes_rl.trajectory import Usage
+from hermes_rl.gateway.dialects.chat_requests import parse_request
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
+from hermes_rl.gateway.dialects.reply import AgentReply, answer_id, chunks
+from hermes_rl.gateway.errors import RequestProblem
+from hermes_rl.gateway.request import AgentRequest
+from hermes_rl.inference.completion import ChatCompletion
 
 
 class Chat:
@@ -18,97 +19,96 @@ class Chat:
     path = "/v1/chat/completions"
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        return openai_refusals.bearer(headers)
+        return openai_refusals.bearer_key(headers)
 
-    def asked(self, body: Any, earlier: Earlier | None = None) -> Asked:
-        return read(body, earlier)
+    def parse_request(self, body: Any, previous: PreviousResponses | None = None) -> AgentRequest:
+        return parse_request(body, previous)
 
-    def answer(self, asked: Asked, told: Told) -> dict[str, Any]:
+    def answer(self, request: AgentRequest, completion: ChatCompletion) -> dict[str, Any]:
         choices = []
-        for choice in told.choices:
-            said = Said.of(asked, choice)
+        for choice in completion.choices:
+            reply = AgentReply.from_choice(request, choice)
             choices.append(
                 {
                     "index": choice.index,
-                    "message": _message(asked, said),
+                    "message": _message(request, reply),
                     "logprobs": None,
-                    "finish_reason": _finish(asked, said),
+                    "finish_reason": _finish(request, reply),
                 }
             )
-        return {**_head(asked, told, "chat.completion"), "choices": choices, "usage": _usage(told.usage)}
+        return {**_head(request, completion, "chat.completion"), "choices": choices, "usage": _usage(completion.usage)}
 
-    def events(self, asked: Asked, told: Told) -> Iterator[bytes]:
-        head = _head(asked, told, "chat.completion.chunk")
-        usage = {"usage": None} if asked.want_usage else {}
+    def events(self, request: AgentRequest, completion: ChatCompletion) -> Iterator[bytes]:
+        head = _head(request, completion, "chat.completion.chunk")
+        usage = {"usage": None} if request.want_usage else {}
 
         def chunk(index: int, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
             return sse.data({**head, "choices": [choice], **usage})
 
-        for choice in told.choices:
-            said = Said.of(asked, choice)
+        for choice in completion.choices:
+            reply = AgentReply.from_choice(request, choice)
             yield chunk(choice.index, {"role": "assistant", "content": "", "refusal": None})
-            for delta in _deltas(asked, said):
+            for delta in _deltas(request, reply):
                 yield chunk(choice.index, delta)
-            yield chunk(choice.index, {}, _finish(asked, said))
-        if asked.want_usage:
-            yield sse.data({**head, "choices": [], "usage": _usage(told.usage)})
+            yield chunk(choice.index, {}, _finish(request, reply))
+        if request.want_usage:
+            yield sse.data({**head, "choices": [], "usage": _usage(completion.usage)})
         yield sse.DONE
 
-    def refusal(self, problem: Problem) -> tuple[int, dict[str, Any]]:
+    def refusal(self, problem: RequestProblem) -> tuple[int, dict[str, Any]]:
         return openai_refusals.refusal(problem, "messages")
 
-    def interruption(self, problem: Problem) -> bytes:
-        """The end of a stream that had begun when the problem arose."""
+    def interruption(self, problem: RequestProblem) -> bytes:
         return sse.data(self.refusal(problem)[1])
 
     def ping(self) -> bytes:
         return sse.COMMENT
 
 
-def _head(asked: Asked, told: Told, kind: str) -> dict[str, Any]:
+def _head(request: AgentRequest, completion: ChatCompletion, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{mark(told)}",
+        "id": f"chatcmpl-{answer_id(completion)}",
         "object": kind,
         "created": int(time.time()),
-        "model": asked.model or told.model,
+        "model": request.model or completion.model,
         "system_fingerprint": None,
     }
 
 
-def _message(asked: Asked, said: Said) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": said.text or None if said.calls else said.text}
+def _message(request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None if reply.calls else reply.text}
     message["refusal"] = None
-    if said.thinking:
-        message["reasoning_content"] = said.thinking
-    if said.calls and asked.echo.get("functions"):
-        message["function_call"] = {"name": said.calls[0].name, "arguments": said.calls[0].arguments}
-    elif said.calls:
-        message["tool_calls"] = [call.as_dict() for call in said.calls]
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls and request.echo.get("functions"):
+        message["function_call"] = {"name": reply.calls[0].name, "arguments": reply.calls[0].arguments}
+    elif reply.calls:
+        message["tool_calls"] = [call.as_dict() for call in reply.calls]
     return message
 
 
-def _deltas(asked: Asked, said: Said) -> Iterator[dict[str, Any]]:
-    for piece in pieces(said.thinking):
+def _deltas(request: AgentRequest, reply: AgentReply) -> Iterator[dict[str, Any]]:
+    for piece in chunks(reply.reasoning):
         yield {"reasoning_content": piece}
-    for piece in pieces(said.text):
+    for piece in chunks(reply.text):
         yield {"content": piece}
-    if said.calls and asked.echo.get("functions"):
-        yield {"function_call": {"name": said.calls[0].name, "arguments": ""}}
-        for piece in pieces(said.calls[0].arguments):
+    if reply.calls and request.echo.get("functions"):
+        yield {"function_call": {"name": reply.calls[0].name, "arguments": ""}}
+        for piece in chunks(reply.calls[0].arguments):
             yield {"function_call": {"arguments": piece}}
         return
-    for index, call in enumerate(said.calls):
-        begun = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield {"tool_calls": [{"index": index, **begun}]}
-        for piece in pieces(call.arguments):
+    for index, call in enumerate(reply.calls):
+        started = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        yield {"tool_calls": [{"index": index, **started}]}
+        for piece in chunks(call.arguments):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _finish(asked: Asked, said: Said) -> str:
-    if said.finish == "tool_calls" and asked.echo.get("functions"):
+def _finish(request: AgentRequest, reply: AgentReply) -> str:
+    if reply.finish == "tool_calls" and request.echo.get("functions"):
         return "function_call"
-    return "length" if said.finish == "context_full" else said.finish
+    return "length" if reply.finish == "context_full" else reply.finish
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""Reading a request that anybody may have written.
+"""Reads fields of untrusted requests.
 
-Always true: what is read has the type it is said to have; anything else is a BadRequestError that names the field.
-Each function names it from where it reads; `within` and `each` put the way there before it.
+What is read has the declared type; anything else is a BadRequestError that names the field. Each function names the
+field relative to where it reads; `read_object` and `read_each` prepend the path.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from hermes_rl.gateway.asked import BadRequestError
+from hermes_rl.gateway.request import BadRequestError
 
 T = TypeVar("T")
 NAMES = {str: "a string", bool: "a boolean", int: "an integer", float: "a number", list: "an array", dict: "an object"}
@@ -41,14 +41,15 @@ def flag(value: Any, param: str) -> bool:
     return bool(value)
 
 
-def count(value: Any, param: str, *, most: int | None = None) -> int | None:
-    """A whole number from 1 on, or None when it is not given."""
+def count(value: Any, param: str, *, maximum: int | None = None) -> int | None:
+    """An integer from 1 on; None when it is missing."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
         raise expected("an integer", value, param)
-    if value < 1 or (most is not None and value > most):
-        raise BadRequestError(f"expected {'1 or more' if most is None else f'1 to {most}'}, but got {value}", param)
+    if value < 1 or (maximum is not None and value > maximum):
+        allowed = "1 or more" if maximum is None else f"1 to {maximum}"
+        raise BadRequestError(f"expected {allowed}, but got {value}", param)
     return value
 
 
@@ -58,39 +59,39 @@ def mapping(value: Any, param: str) -> dict[str, Any]:
     return value
 
 
-def within(value: Any, param: str, read: Callable[[dict[str, Any]], T]) -> T:
-    """What is read of an object; `read` names the fields to blame from there on."""
+def read_object(value: Any, param: str, read: Callable[[dict[str, Any]], T]) -> T:
+    """Read an object. `read` names invalid fields relative to it."""
     try:
         return read(mapping(value, ""))
     except BadRequestError as error:
         raise error.under(param) from None
 
 
-def each(value: Any, param: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
-    """What is read of each object of an array; of none when it is not given."""
+def read_each(value: Any, param: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
+    """Read each object of an array; a missing array is empty."""
     if value is None:
         return []
     if not isinstance(value, list):
         raise expected("an array", value, param)
     done: list[T] = []
-    # The way to a field is put together only for whoever is refused: a long conversation has thousands of fields.
+    # Field paths are built only for errors: a long conversation has thousands of fields.
     try:
-        for one in value:
-            if not isinstance(one, dict):
-                raise expected("an object", one, "")
-            done.append(read(one))
+        for item in value:
+            if not isinstance(item, dict):
+                raise expected("an object", item, "")
+            done.append(read(item))
     except BadRequestError as error:
         raise error.under(f"{param}.{len(done)}") from None
     return done
 
 
 def texts(value: Any, param: str) -> list[str]:
-    """Strings given as one or as an array, without the empty ones."""
+    """A string or an array of strings, without empty ones."""
     if value is None or isinstance(value, str):
         return [value] if value else []
     if not isinstance(value, list):
         raise expected("an array", value, param)
-    return [one for place, item in enumerate(value) if (one := text(item, f"{param}.{place}"))]
+    return [string for index, item in enumerate(value) if (string := text(item, f"{param}.{index}"))]
 
 
 def kind(value: Mapping[str, Any]) -> str:
@@ -98,7 +99,7 @@ def kind(value: Mapping[str, Any]) -> str:
 
 
 def function(raw: Mapping[str, Any], schema: str = "parameters") -> dict[str, Any]:
-    """A tool in OpenAI's form, with only what a prompt shows: an option such as `strict` would stand there as noise."""
+    """A tool in OpenAI's format, with only what a prompt shows: an option such as `strict` would be noise there."""
     described, parameters = optional_text(raw.get("description"), "description"), raw.get(schema)
     return {
         "type": "function",
@@ -110,8 +111,8 @@ def function(raw: Mapping[str, Any], schema: str = "parameters") -> dict[str, An
     }
 
 
-def chosen(named: str, tools: list[dict[str, Any]], param: str) -> dict[str, Any]:
-    """The choice of one tool, which must be there."""
+def chosen_tool(named: str, tools: list[dict[str, Any]], param: str) -> dict[str, Any]:
+    """The choice of one tool, which must be declared."""
     if all(tool["function"]["name"] != named for tool in tools):
         raise BadRequestError(f"tool {named!r} is not among 'tools'", param)
     return {"type": "function", "function": {"name": named}}

@@ -1,18 +1,23 @@
-"""OpenAI Responses: POST /v1/responses. Requests are read in responses_requests.py."""
+"""OpenAI Responses: POST /v1/responses. responses_requests.py parses the requests."""
 
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hermes_rl.gateway.asked import Asked, Told
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.gateway.dialects import openai_refusals, sse
-from hermes_rl.gateway.dialects.earlier import Earlier
-from hermes_rl.gateway.dialects.responses_requests import item_id, read
-from hermes_rl.gateway.dialects.said import Said, mark, pieces, sealed
-from hermes_rl.gateway.problems import Problem
-from hermes_rl.trajectory import Usage
+from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
+from hermes_rl.gateway.dialects.reply import AgentReply, answer_id, chunks, seal
+from hermes_rl.gateway.dialects.responses_requests import item_id, parse_request
+from hermes_rl.gateway.errors import RequestProblem
+from hermes_rl.gateway.request import AgentRequest
+from hermes_rl.inference.completion import ChatCompletion
 
-CUT = {"length": "max_output_tokens", "context_full": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE_REASONS = {
+    "length": "max_output_tokens",
+    "context_full": "max_output_tokens",
+    "content_filter": "content_filter",
+}
 
 
 class Responses:
@@ -20,57 +25,56 @@ class Responses:
     path = "/v1/responses"
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        return openai_refusals.bearer(headers)
+        return openai_refusals.bearer_key(headers)
 
-    def asked(self, body: Any, earlier: Earlier | None = None) -> Asked:
-        return read(body, earlier)
+    def parse_request(self, body: Any, previous: PreviousResponses | None = None) -> AgentRequest:
+        return parse_request(body, previous)
 
-    def answer(self, asked: Asked, told: Told) -> dict[str, Any]:
-        said = Said.of(asked, told.choices[0])
-        return _ended(_begun(asked, told), said, _items(asked, told, said), told.usage)
+    def answer(self, request: AgentRequest, completion: ChatCompletion) -> dict[str, Any]:
+        reply = AgentReply.from_choice(request, completion.choices[0])
+        return _finished(_started(request, completion), reply, _items(request, completion, reply), completion.usage)
 
-    def events(self, asked: Asked, told: Told) -> Iterator[bytes]:
-        said = Said.of(asked, told.choices[0])
-        begun, items = _begun(asked, told), _items(asked, told, said)
-        ended = _ended(begun, said, items, told.usage)
-        for number, (name, fields) in enumerate(_steps(begun, items, ended)):
+    def events(self, request: AgentRequest, completion: ChatCompletion) -> Iterator[bytes]:
+        reply = AgentReply.from_choice(request, completion.choices[0])
+        started, items = _started(request, completion), _items(request, completion, reply)
+        ended = _finished(started, reply, items, completion.usage)
+        for number, (name, fields) in enumerate(_events(started, items, ended)):
             yield sse.event(name, {"type": name, "sequence_number": number, **fields})
 
-    def refusal(self, problem: Problem) -> tuple[int, dict[str, Any]]:
+    def refusal(self, problem: RequestProblem) -> tuple[int, dict[str, Any]]:
         return openai_refusals.refusal(problem, "input")
 
-    def interruption(self, problem: Problem) -> bytes:
-        """The end of a stream that had begun when the problem arose."""
+    def interruption(self, problem: RequestProblem) -> bytes:
         error = self.refusal(problem)[1]["error"]
-        # The SDK raises on `error`, other clients read the fields beside it.
-        told = {name: error[name] for name in ("code", "message", "param")}
-        return sse.event("error", {"type": "error", "sequence_number": 0, **told, "error": error})
+        # The SDK raises on `error`, other clients read the fields next to it.
+        details = {name: error[name] for name in ("code", "message", "param")}
+        return sse.event("error", {"type": "error", "sequence_number": 0, **details, "error": error})
 
     def ping(self) -> bytes:
         return sse.COMMENT
 
 
-def _begun(asked: Asked, told: Told) -> dict[str, Any]:
+def _started(request: AgentRequest, completion: ChatCompletion) -> dict[str, Any]:
     return {
-        "id": f"resp_{mark(told)}",
+        "id": f"resp_{answer_id(completion)}",
         "object": "response",
         "created_at": int(time.time()),
         "status": "in_progress",
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "model": asked.model or told.model,
+        "model": request.model or completion.model,
         "output": [],
         "usage": None,
-        **asked.echo["repeated"],
+        **request.echo["repeated"],
     }
 
 
-def _ended(begun: dict[str, Any], said: Said, items: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
-    cut = CUT.get(said.finish)
+def _finished(started: dict[str, Any], reply: AgentReply, items: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+    cut = INCOMPLETE_REASONS.get(reply.finish)
     given, sampled = usage.prompt_tokens or 0, usage.completion_tokens or 0
     return {
-        **begun,
+        **started,
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": cut} if cut else None,
         "output": items,
@@ -84,31 +88,31 @@ def _ended(begun: dict[str, Any], said: Said, items: list[dict[str, Any]], usage
     }
 
 
-def _items(asked: Asked, told: Told, said: Said) -> list[dict[str, Any]]:
-    own, items = mark(told), list[dict[str, Any]]()
-    status = "incomplete" if said.finish in CUT else "completed"
-    if said.thinking:
-        thought = {"type": "reasoning", "id": item_id("rs", own), "summary": []}
-        sealing = {"encrypted_content": sealed(said.thinking)} if asked.echo.get("seal_thinking") else {}
-        items.append({**thought, "content": [{"type": "reasoning_text", "text": said.thinking}], **sealing})
-    if said.text or not said.calls:
-        content = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
-        message = {"type": "message", "id": item_id("msg", own), "status": status, "role": "assistant"}
+def _items(request: AgentRequest, completion: ChatCompletion, reply: AgentReply) -> list[dict[str, Any]]:
+    answer, items = answer_id(completion), list[dict[str, Any]]()
+    status = "incomplete" if reply.finish in INCOMPLETE_REASONS else "completed"
+    if reply.reasoning:
+        reasoning = {"type": "reasoning", "id": item_id("rs", answer), "summary": []}
+        encrypted = {"encrypted_content": seal(reply.reasoning)} if request.echo.get("seal_reasoning") else {}
+        items.append({**reasoning, "content": [{"type": "reasoning_text", "text": reply.reasoning}], **encrypted})
+    if reply.text or not reply.calls:
+        content = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": item_id("msg", answer), "status": status, "role": "assistant"}
         items.append({**message, "content": [content]})
-    for place, call in enumerate(said.calls):
+    for index, call in enumerate(reply.calls):
         called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-        items.append({"type": "function_call", "id": item_id("fc", own, place), "status": "completed", **called})
+        items.append({"type": "function_call", "id": item_id("fc", answer, index), "status": "completed", **called})
     return items
 
 
 # --- the stream ---
 
-Step = tuple[str, dict[str, Any]]
+Event = tuple[str, dict[str, Any]]
 
 
-def _steps(begun: dict[str, Any], items: list[dict[str, Any]], ended: dict[str, Any]) -> Iterator[Step]:
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+def _events(started: dict[str, Any], items: list[dict[str, Any]], ended: dict[str, Any]) -> Iterator[Event]:
+    yield "response.created", {"response": started}
+    yield "response.in_progress", {"response": started}
     for index, item in enumerate(items):
         at = {"output_index": index}
         yield "response.output_item.added", {**at, "item": _empty(item)}
@@ -121,7 +125,7 @@ def _steps(begun: dict[str, Any], items: list[dict[str, Any]], ended: dict[str, 
 
 
 def _empty(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as it stands when it begins."""
+    """An item as it starts."""
     if item["type"] == "function_call":
         return {**item, "status": "in_progress", "arguments": ""}
     if item["type"] == "message":
@@ -129,18 +133,18 @@ def _empty(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "reasoning", "id": item["id"], "summary": [], "content": []}
 
 
-def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[Step]:
+def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[Event]:
     kind = "output_text" if part["type"] == "output_text" else "reasoning_text"
     logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
     yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
-    for piece in pieces(part["text"]):
+    for piece in chunks(part["text"]):
         yield f"response.{kind}.delta", {**at, "delta": piece, **logprobs}
     yield f"response.{kind}.done", {**at, "text": part["text"], **logprobs}
     yield "response.content_part.done", {**at, "part": part}
 
 
-def _arguments(item: dict[str, Any], at: dict[str, Any]) -> Iterator[Step]:
-    for piece in pieces(item["arguments"]):
+def _arguments(item: dict[str, Any], at: dict[str, Any]) -> Iterator[Event]:
+    for piece in chunks(item["arguments"]):
         yield "response.function_call_arguments.delta", {**at, "delta": piece}
     done = {"name": item["name"], "arguments": item["arguments"]}
     yield "response.function_call_arguments.done", {**at, **done}

@@ -1,16 +1,16 @@
-"""Server-sent events, as the providers write them."""
+"""Server-sent events in the providers' format."""
 
 from typing import Any
 
-from hermes_rl import jsontext
+from hermes_rl.core import fast_json
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": ping\n\n"
-"""What every reader of events skips; it keeps a connection from looking dead."""
+"""A comment that readers of events skip; it keeps the connection alive."""
 
 
 def data(value: Any) -> bytes:
-    return b"data: " + jsontext.dumps(value) + b"\n\n"
+    return b"data: " + fast_json.dumps(value) + b"\n\n"
 
 
 def event(name: str, value: Any) -> bytes:

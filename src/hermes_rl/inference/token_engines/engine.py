@@ -1,7 +1,7 @@
-"""TokenEngine: the routes on which a server takes token ids and gives them back, in order of preference.
+"""TokenEngine: the routes on which a server takes and returns token ids, in order of preference.
 
-Always true of an Answer made here: as many logprobs and versions as tokens, each logprob finite and of the token it
-stands beside, and as many completions as were asked for. Anything else is an EndpointError.
+An Answer built here has one finite logprob and one version per token, each logprob belongs to its token, and there are
+as many completions as requested. Anything else is an EndpointError.
 """
 
 import math
@@ -9,34 +9,34 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from hermes_rl.errors import EndpointError
+from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines.sampling import Logprobs, SamplingRequest
-from hermes_rl.tokens.exchange import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
 
-# How an EndpointError says that the server does not have a route: ask on the next one, and keep to it.
-ABSENT = ("http_403", "http_404", "http_405")
-# What vLLM writes for minus infinity; SGLang writes the least number there is.
-IMPOSSIBLE = -9999.0
-# The name that vLLM and SGLang have for the weights they were started with.
-FIRST_WEIGHTS = "default"
+# Causes that mean the server lacks a route: use the next one from then on.
+MISSING_ROUTE = ("http_403", "http_404", "http_405")
+# What vLLM writes for minus infinity; SGLang writes the smallest float.
+MIN_LOGPROB = -9999.0
+# The name that vLLM and SGLang give to the weights they were started with.
+INITIAL_WEIGHTS = "default"
 ENDS_IN_NUMBER = re.compile(r"(?:^|[^\d.])(\d+)$")
 
 
 class Route(Protocol):
     def request(self, model: str, ids: Sequence[int], sampling: SamplingRequest) -> tuple[str, dict[str, Any]]:
-        """The path below the server's root (its base_url without /v1), and the body to post there."""
+        """The path below the server's root (its base_url without /v1), and the body to post."""
         ...
 
     def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
-        """What the server answered to that request, as JSON gave it; an EndpointError when it cannot be trained on."""
+        """Parse the server's decoded answer to that request; EndpointError when it cannot be trained on."""
         ...
 
 
 class TokenEngine(NamedTuple):
     """`logprobs` is what the server returns unless it was started with another setting.
 
-    A route that the server does not have (an error whose cause is in ABSENT) is skipped for the next one.
+    A route that the server lacks (an error with a cause in MISSING_ROUTE) is skipped for the next one.
     """
 
     name: str
@@ -44,44 +44,44 @@ class TokenEngine(NamedTuple):
     routes: tuple[Route, ...]
 
 
-def sampled(
+def build_sampled(
     tokens: Any,
-    named: Any,
+    claimed_ids: Any,
     logprobs: Any,
     versions: Sequence[int | None] | None,
     finish: Finish,
 ) -> Sampled:
-    """One completion, checked. `named` are the tokens that the logprobs say they are of."""
-    ids = token_ids(tokens, "sampled tokens")
-    if not isinstance(logprobs, list) or not all(isinstance(one, float | int) for one in logprobs):
-        raise no_logprobs(f"logprobs {shown(logprobs)}")
+    """Check and build one completion. `claimed_ids` are the tokens that the logprobs claim to belong to."""
+    ids = parse_token_ids(tokens, "sampled tokens")
+    if not isinstance(logprobs, list) or not all(isinstance(logprob, float | int) for logprob in logprobs):
+        raise no_logprobs(f"logprobs {excerpt(logprobs)}")
     if len(logprobs) != len(ids):
         raise bad_response(f"{len(logprobs)} logprobs for {len(ids)} tokens")
-    if not all(IMPOSSIBLE < one < math.inf for one in logprobs):
+    if not all(MIN_LOGPROB < logprob < math.inf for logprob in logprobs):
         raise no_logprobs("a logprob that no sampled token can have")
-    if list(named) != list(ids):
-        raise bad_response(f"logprobs of the tokens {shown(named)} beside the tokens {shown(tokens)}")
+    if list(claimed_ids) != list(ids):
+        raise bad_response(f"logprobs of the tokens {excerpt(claimed_ids)} for the tokens {excerpt(tokens)}")
     return Sampled(ids, tuple(map(float, logprobs)), tuple(versions or (None,) * len(ids)), finish)
 
 
-def token_ids(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(one) is int for one in value):
-        raise bad_response(f"{what} that are not a list of ids: {shown(value)}")
+def parse_token_ids(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        raise bad_response(f"{what} that are not a list of ids: {excerpt(value)}")
     return tuple(value)
 
 
-def finish_of(reason: Any, tokens: Any, sampling: SamplingRequest) -> Finish:
-    """Why a completion ended. Engines say `length` for both a full context and as many tokens as were asked for."""
+def parse_finish(reason: Any, tokens: Any, sampling: SamplingRequest) -> Finish:
+    """Why a completion ended. Engines report `length` both for a full context and for reaching max_tokens."""
     if reason == "stop":
         return Finish.STOP
     if reason == "length":
         enough = sampling.max_tokens is not None and isinstance(tokens, list) and len(tokens) >= sampling.max_tokens
         return Finish.LENGTH if enough else Finish.CONTEXT
-    raise RetryableEndpointError("aborted", f"the server broke a completion off, finish_reason {shown(reason)}")
+    raise RetryableEndpointError("aborted", f"the server aborted a completion, finish_reason {excerpt(reason)}")
 
 
 def span_versions(spans: Any, tokens: Any) -> list[int | None] | None:
-    """The policy version of each token, from spans `{version, start, end}` of them; None where the server says none."""
+    """The policy version of each token from `{version, start, end}` spans; None when the server reports none."""
     if not isinstance(spans, list) or not isinstance(tokens, list):
         return None
     versions: list[int | None] = [None] * len(tokens)
@@ -90,33 +90,33 @@ def span_versions(spans: Any, tokens: Any) -> list[int | None] | None:
             case {"version": name, "start": int(start), "end": int(end)} if 0 <= start <= end <= len(tokens):
                 versions[start:end] = [version_number(name)] * (end - start)
             case _:
-                raise bad_response(f"a span of weight_versions that cannot be: {shown(span)}")
+                raise bad_response(f"an invalid span of weight_versions: {excerpt(span)}")
     return versions
 
 
 def version_number(name: Any) -> int | None:
-    """The number of a policy version by the name its server has for it.
+    """The policy version number in the name that a server gives to its weights.
 
-    `default`, the weights it was started with, is 0; `12`, `step-12` and `v12` are 12; other names have none.
+    `default`, the weights it was started with, is 0; `12`, `step-12` and `v12` are 12; other names have no number.
     """
-    if name == FIRST_WEIGHTS:
+    if name == INITIAL_WEIGHTS:
         return 0
     found = ENDS_IN_NUMBER.search(str(name))
     return int(found[1]) if found else None
 
 
-def counted(completions: Sequence[Any], sampling: SamplingRequest) -> None:
+def check_count(completions: Sequence[Any], sampling: SamplingRequest) -> None:
     if len(completions) != sampling.n:
-        raise bad_response(f"{len(completions)} completions where {sampling.n} were asked for")
+        raise bad_response(f"{len(completions)} completions instead of {sampling.n}")
 
 
-def mapping(value: Any, what: str) -> Mapping[str, Any]:
+def parse_mapping(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise bad_response(f"{what} {shown(value)}")
+        raise bad_response(f"{what} {excerpt(value)}")
     return value
 
 
-def count(value: Any) -> int | None:
+def optional_int(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
@@ -128,10 +128,10 @@ def no_logprobs(what: str) -> EndpointError:
     return EndpointError(
         "no_logprobs",
         f"the server answered with {what}; exact tokens need the logprob of each sampled token: "
-        "base_url must be the engine's own address, not that of a proxy that leaves them out",
+        "base_url must be the engine's own address, not that of a proxy that drops them",
     )
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "…"

@@ -1,34 +1,34 @@
-"""vLLM: ids in and out on /inference/v1/generate, or on /v1/completions where the server was not started for that.
+"""vLLM: token ids in and out on /inference/v1/generate, or on /v1/completions if the server lacks that route.
 
-Read from vLLM 0.32 and measured there: the sampled ids always end in the token that stopped them, be it the end token,
-one of stop_token_ids or the one that completes a stop string. Logprobs are the raw model's unless the server runs with
---logprobs-mode processed_logprobs. Only the first route says which weights drew each token; it answers 403 without
---enable-scale-out.
+Read from the source of vLLM 0.32 and measured: sampled ids always include the token that stopped them, be it the end
+token, one of stop_token_ids or the one that completes a stop string. Logprobs are raw unless the server runs with
+--logprobs-mode processed_logprobs. Only the first route reports which weights sampled each token; it answers 403
+without --enable-scale-out.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hermes_rl.errors import EndpointError
+from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.token_engines.engine import (
     TokenEngine,
     bad_response,
-    count,
-    counted,
-    finish_of,
-    mapping,
+    build_sampled,
+    check_count,
+    excerpt,
     no_logprobs,
-    sampled,
-    shown,
+    optional_int,
+    parse_finish,
+    parse_mapping,
+    parse_token_ids,
     span_versions,
-    token_ids,
 )
 from hermes_rl.inference.token_engines.sampling import SamplingRequest
-from hermes_rl.tokens.exchange import Answer, Sampled
+from hermes_rl.inference.tokens.completion import Answer, Sampled
 
 
-class Generate:
+class VllmGenerate:
     def request(self, model: str, ids: Sequence[int], sampling: SamplingRequest) -> tuple[str, dict[str, Any]]:
         parameters = _parameters(sampling)
         if sampling.max_tokens is not None:
@@ -48,10 +48,10 @@ class Completions:
         body = {
             "model": model,
             "prompt": list(ids),
-            # Here, and only here, a missing max_tokens is 16; null is as many as fit.
+            # Only on this route a missing max_tokens means 16; null means as many as fit.
             "max_tokens": sampling.max_tokens,
             "return_token_ids": True,
-            # So that each logprob names the id it is of.
+            # So that each logprob names its token id.
             "return_tokens_as_token_ids": True,
         }
         return "/v1/completions", body | _parameters(sampling)
@@ -61,7 +61,7 @@ class Completions:
         return _answer(body, [_completed(choice, sampling) for choice in choices], choices[0].get("prompt_token_ids"))
 
 
-VLLM = TokenEngine("vllm", "raw", (Generate(), Completions()))
+VLLM = TokenEngine("vllm", "raw", (VllmGenerate(), Completions()))
 
 
 def _parameters(sampling: SamplingRequest) -> dict[str, Any]:
@@ -74,22 +74,22 @@ def _parameters(sampling: SamplingRequest) -> dict[str, Any]:
 
 
 def _choices(raw: Any, sampling: SamplingRequest) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    body = mapping(raw, "no object:")
+    body = parse_mapping(raw, "no object:")
     if not isinstance(body.get("choices"), list):
-        raise bad_response(f"no choices: {shown(raw)}")
-    choices = [mapping(choice, "a choice") for choice in body["choices"]]
-    counted(choices, sampling)
+        raise bad_response(f"no choices: {excerpt(raw)}")
+    choices = [parse_mapping(choice, "a choice") for choice in body["choices"]]
+    check_count(choices, sampling)
     return body, choices
 
 
 def _generated(choice: Mapping[str, Any], sampling: SamplingRequest) -> Sampled:
     tokens, logprobs = choice.get("token_ids"), choice.get("logprobs")
-    finish = finish_of(choice.get("finish_reason"), tokens, sampling)
+    finish = parse_finish(choice.get("finish_reason"), tokens, sampling)
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(content, list):
-        raise no_logprobs(f"logprobs {shown(logprobs)}")
-    entries = [mapping(entry, "a logprob") for entry in content]
-    return sampled(
+        raise no_logprobs(f"logprobs {excerpt(logprobs)}")
+    entries = [parse_mapping(entry, "a logprob") for entry in content]
+    return build_sampled(
         tokens,
         [entry.get("token_id") for entry in entries],
         [entry.get("logprob") for entry in entries],
@@ -100,19 +100,19 @@ def _generated(choice: Mapping[str, Any], sampling: SamplingRequest) -> Sampled:
 
 def _completed(choice: Mapping[str, Any], sampling: SamplingRequest) -> Sampled:
     tokens, logprobs = choice.get("token_ids"), choice.get("logprobs")
-    finish = finish_of(choice.get("finish_reason"), tokens, sampling)
+    finish = parse_finish(choice.get("finish_reason"), tokens, sampling)
     if tokens is None:
         raise EndpointError(
             "no_tokens",
-            "the server answered with text and no ids; use a vLLM that knows return_token_ids, as 0.32 does",
+            "the server returned text without token ids; use a vLLM that knows return_token_ids, such as 0.32",
         )
     if not isinstance(logprobs, Mapping) or not isinstance(logprobs.get("tokens"), list):
-        raise no_logprobs(f"logprobs {shown(logprobs)}")
-    named = [_id_in(name) for name in logprobs["tokens"]]
-    return sampled(tokens, named, logprobs.get("token_logprobs"), None, finish)
+        raise no_logprobs(f"logprobs {excerpt(logprobs)}")
+    named = [_parse_token_id(name) for name in logprobs["tokens"]]
+    return build_sampled(tokens, named, logprobs.get("token_logprobs"), None, finish)
 
 
-def _id_in(name: Any) -> int | None:
+def _parse_token_id(name: Any) -> int | None:
     number = str(name).removeprefix("token_id:")
     return int(number) if number.isdecimal() else None
 
@@ -123,7 +123,7 @@ def _answer(body: Mapping[str, Any], completions: list[Sampled], prompt: Any) ->
     details = usage.get("prompt_tokens_details")
     return Answer(
         tuple(completions),
-        None if prompt is None else token_ids(prompt, "prompt tokens"),
-        count(usage.get("prompt_tokens")),
-        count(details.get("cached_tokens")) if isinstance(details, Mapping) else None,
+        None if prompt is None else parse_token_ids(prompt, "prompt tokens"),
+        optional_int(usage.get("prompt_tokens")),
+        optional_int(details.get("cached_tokens")) if isinstance(details, Mapping) else None,
     )

@@ -1,1 +1,1 @@
-"""The public conformance suite: `hermes-rl sandbox check BACKEND` shows that a backend keeps its promises."""
+"""The public conformance suite: `hermes-rl sandbox check BACKEND` tests a backend against the protocol."""

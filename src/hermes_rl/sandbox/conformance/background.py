@@ -1,89 +1,99 @@
-"""What a command leaves behind: it lives until the sandbox closes, troubles nobody, and end_processes ends it."""
+"""Background processes: they live until close or end_processes, and do not affect other commands."""
 
 import asyncio
 import time
 
-from hermes_rl.errors import SandboxError
-from hermes_rl.sandbox.conformance.check import GRACE, Group, living, must, nap, run, same, says, written
+from hermes_rl.core.errors import SandboxError
+from hermes_rl.sandbox.conformance.check import (
+    GRACE,
+    CheckGroup,
+    count_processes,
+    require,
+    require_equal,
+    require_output,
+    run,
+    sleep_command,
+    wait_for_content,
+)
 from hermes_rl.sandbox.protocol import Sandbox
 
-GROUP = Group("background processes")
+GROUP = CheckGroup("background processes")
 
 
 @GROUP.on_sandbox
-async def background_does_not_delay(sandbox: Sandbox) -> None:
-    """A command returns although a child of it still runs and holds its output open."""
+async def background_process_does_not_delay_command(sandbox: Sandbox) -> None:
+    """A command returns while a child still runs and holds its output open."""
     began = time.monotonic()
     result = await run(sandbox, "sleep 600 & echo done")
-    same("the output", result.stdout, b"done\n")
-    must(time.monotonic() - began < GRACE, f"it took {time.monotonic() - began:.1f} s")
+    require_equal("the output", result.stdout, b"done\n")
+    require(time.monotonic() - began < GRACE, f"it took {time.monotonic() - began:.1f} s")
 
 
 @GROUP.on_sandbox
-async def background_lives_on(sandbox: Sandbox) -> None:
-    """A process left in the background outlives its command."""
-    sleep, mark = nap()
+async def background_process_outlives_command(sandbox: Sandbox) -> None:
+    """A background process outlives its command."""
+    sleep, marker = sleep_command()
     await run(sandbox, f"{sleep} & setsid {sleep} >/dev/null 2>&1 &")
     await asyncio.sleep(0.5)
-    same("the living processes", await living(sandbox, mark), 2)
+    require_equal("the number of live processes", await count_processes(sandbox, marker), 2)
 
 
 @GROUP.on_sandbox
-async def background_can_be_reached(sandbox: Sandbox) -> None:
-    """The next command can talk to a process in the background, and end it."""
-    server = 'mkfifo in out; (while read -r line < in; do echo "heard $line" > out; done) >/dev/null 2>&1 & echo $!'
+async def background_process_is_reachable(sandbox: Sandbox) -> None:
+    """The next command can communicate with a background process and kill it."""
+    server = 'mkfifo in out; (while read -r line < in; do echo "got $line" > out; done) >/dev/null 2>&1 & echo $!'
     pid = (await run(sandbox, server)).stdout.decode().strip()
-    await says(sandbox, "echo hello > in; cat out", b"heard hello\n")
-    await says(sandbox, f"kill -0 {pid} && kill {pid} && echo ended", b"ended\n")
+    await require_output(sandbox, "echo hello > in; cat out", b"got hello\n")
+    await require_output(sandbox, f"kill -0 {pid} && kill {pid} && echo ended", b"ended\n")
 
 
 @GROUP.on_sandbox
-async def background_output_reaches_nobody_else(sandbox: Sandbox) -> None:
-    """What a background process writes after its command ended is not in the output of others."""
+async def background_output_is_not_mixed_in(sandbox: Sandbox) -> None:
+    """Output of a background process does not appear in the output of later commands."""
     await run(sandbox, "(while sleep 0.02; do echo noise; echo noise >&2; done) & true")
     for _ in range(5):
         result = await run(sandbox, "sleep 0.1; echo mine")
-        same("stdout and stderr", (result.stdout, result.stderr), (b"mine\n", b""))
+        require_equal("stdout and stderr", (result.stdout, result.stderr), (b"mine\n", b""))
 
 
 @GROUP.on_sandbox
 async def background_output_does_not_block(sandbox: Sandbox) -> None:
-    """A background process that goes on writing is neither stopped nor ended by it."""
+    """A background process that keeps writing is neither blocked nor killed by it."""
     await run(sandbox, "(for i in $(seq 40); do head -c 50000 /dev/zero; done; echo written > file) & true")
-    await written(sandbox, "file", b"written\n")
+    await wait_for_content(sandbox, "file", b"written\n")
 
 
 @GROUP.on_sandbox
 async def end_processes_kills_everything(sandbox: Sandbox) -> None:
-    """end_processes kills whatever runs, also in other sessions, ignoring signals, or stopped."""
-    sleep, mark = nap()
+    """end_processes kills all processes, including those in other sessions, ignoring signals, or stopped."""
+    sleep, marker = sleep_command()
     await run(sandbox, f"{sleep} & setsid {sleep} & (setsid {sleep} &); (trap '' TERM; {sleep}; {sleep}) & ")
     await run(sandbox, f"{sleep} & kill -STOP $!")
-    must(await living(sandbox, mark) >= 5, "the processes did not start")
+    require(await count_processes(sandbox, marker) >= 5, "the processes did not start")
     await sandbox.end_processes()
-    same("the living processes", await living(sandbox, mark), 0)
+    require_equal("the number of live processes", await count_processes(sandbox, marker), 0)
 
 
 @GROUP.on_sandbox
-async def end_processes_keeps_the_files(sandbox: Sandbox) -> None:
-    """After end_processes the files are there and the sandbox goes on; doing it again is harmless."""
+async def end_processes_keeps_files(sandbox: Sandbox) -> None:
+    """After end_processes the files remain and the sandbox keeps working; a second call is harmless."""
     await run(sandbox, "mkdir d; echo kept > d/file; sleep 600 &")
     await sandbox.end_processes()
     await sandbox.end_processes()
-    must(await sandbox.alive(), "the sandbox says that it is dead")
-    await says(sandbox, "cat d/file", b"kept\n")
+    require(await sandbox.alive(), "alive() is False")
+    await require_output(sandbox, "cat d/file", b"kept\n")
 
 
 @GROUP.on_sandbox
-async def end_processes_ends_a_running_command(sandbox: Sandbox) -> None:
-    """A command that runs during end_processes ends soon, and not well."""
+async def end_processes_ends_running_command(sandbox: Sandbox) -> None:
+    """A command that runs during end_processes ends soon, with a failure."""
     running = asyncio.ensure_future(run(sandbox, "echo began > file; sleep 600"))
-    await written(sandbox, "file", b"began\n")
+    await wait_for_content(sandbox, "file", b"began\n")
     await sandbox.end_processes()
     try:
         async with asyncio.timeout(GRACE):
-            must((await running).exit_code != 0, "it ended with exit code 0")
+            require((await running).exit_code != 0, "it exited with 0")
     except SandboxError:
         return
     except TimeoutError:
-        must(False, f"it still ran {GRACE:g} s later")
+        require(False, f"it was still running after {GRACE:g} s")

@@ -1,13 +1,13 @@
-"""A check: one promise of the sandbox protocol, tried for real, told to a user by its docstring.
+"""A check: tests one guarantee of the sandbox protocol on a real sandbox. Its docstring is shown to users.
 
-A check that is kept returns; one that is broken raises, by `must` and `same` with what was seen. What a check starts
-through its `Trial` is closed after it.
+A check that passes returns; one that fails raises, through `require` and its variants, with what was observed.
+Sandboxes started through its `CheckContext` are closed after it.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,25 @@ from typing import Any
 from hermes_rl.sandbox.protocol import Backend, ExecResult, Sandbox
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 
-# A command's time-out where time is not what is checked: the check's own deadline comes first.
-PLENTY = 600.0
-# How long after its time-out a command may take to return, and the most that "at once" may be.
+# Command timeout where timing is not what is checked: the check's own deadline comes first.
+LONG_TIMEOUT = 600.0
+# Seconds that a command may take to return after its timeout; also the limit for "soon".
 GRACE = 10.0
 
-_LONGEST_SHOWN = 300
+_MAX_VALUE_LENGTH = 300
 
 
-class BrokenPromiseError(Exception):
-    """The backend does not do what the protocol says; the message is for its author."""
+class CheckFailedError(Exception):
+    """The backend violates the protocol; the message is for its author."""
 
 
 class NotClaimedError(Exception):
-    """There is nothing to try: the backend does not claim it, or it cannot be seen here."""
+    """Nothing to check: the backend does not claim the capability, or it cannot be observed here."""
 
 
 @dataclass(slots=True)
-class Trial:
-    """What a check works with. `image` is the one that every sandbox starts from, `ledger` the directory of ledgers."""
+class CheckContext:
+    """Input of a check. Every sandbox starts from `image`; `ledger` is the directory of ledgers."""
 
     backend: Backend
     image: str | None = None
@@ -41,11 +41,11 @@ class Trial:
     started: list[Sandbox] = field(default_factory=list)
 
     @property
-    def can(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:
         return self.backend.capabilities
 
-    def spec(self, **asked: Any) -> SandboxSpec:
-        return SandboxSpec(**{"image": self.image, **asked})
+    def spec(self, **fields: Any) -> SandboxSpec:
+        return SandboxSpec(**{"image": self.image, **fields})
 
     async def start(self, spec: SandboxSpec | None = None) -> Sandbox:
         sandbox = await self.backend.start(spec or self.spec())
@@ -54,12 +54,12 @@ class Trial:
 
 
 OnSandbox = Callable[[Sandbox], Awaitable[None]]
-OnBackend = Callable[[Trial], Awaitable[None]]
+OnBackend = Callable[[CheckContext], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`claims` names the capability that must be claimed for it: a flag of Capabilities or a limit."""
+    """`claims` is the capability that the backend must claim for it: a flag of Capabilities or a limit."""
 
     group: str
     name: str
@@ -68,92 +68,103 @@ class Check:
     on_sandbox: OnSandbox | None = None
     on_backend: OnBackend | None = None
 
-    def claimed(self, can: Capabilities) -> bool:
-        return self.claims is None or self.claims in can.limits or bool(getattr(can, self.claims, False))
+    def claimed(self, capabilities: Capabilities) -> bool:
+        return (
+            self.claims is None or self.claims in capabilities.limits or bool(getattr(capabilities, self.claims, False))
+        )
 
 
-class Group:
-    """The checks of one part of the protocol, in the order they are written."""
+class CheckGroup:
+    """The checks of one part of the protocol, in source order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.checks: list[Check] = []
 
     def on_sandbox(self, function: OnSandbox) -> OnSandbox:
-        """A check that gets a fresh sandbox, started with no wishes."""
-        name, description = _told(function)
+        """Register a check that gets a fresh sandbox with the default spec."""
+        name, description = _describe(function)
         self.checks.append(Check(self.name, name, description, None, on_sandbox=function))
         return function
 
     def on_backend(self, *, claims: str | None = None) -> Callable[[OnBackend], OnBackend]:
-        """A check that starts its own sandboxes."""
+        """Register a check that starts its own sandboxes."""
 
         def add(function: OnBackend) -> OnBackend:
-            name, description = _told(function)
+            name, description = _describe(function)
             self.checks.append(Check(self.name, name, description, claims, on_backend=function))
             return function
 
         return add
 
 
-def must(kept: object, message: str) -> None:
-    if not kept:
-        raise BrokenPromiseError(message)
+def require(condition: object, message: str) -> None:
+    if not condition:
+        raise CheckFailedError(message)
 
 
-def same(what: str, got: object, wanted: object) -> None:
-    if got != wanted:
-        raise BrokenPromiseError(f"{what} was {shown(got)}, must be {shown(wanted)}")
+def require_equal(what: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise CheckFailedError(f"{what} was {_shorten(got)}, expected {_shorten(expected)}")
 
 
-def shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
-    half = _LONGEST_SHOWN // 2
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
+    half = _MAX_VALUE_LENGTH // 2
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
 
 
 async def run(sandbox: Sandbox, command: str, **options: Any) -> ExecResult:
-    """A command with plenty of time."""
-    return await sandbox.exec(command, **{"timeout": PLENTY, **options})
+    """Run a command with a long timeout."""
+    return await sandbox.exec(command, **{"timeout": LONG_TIMEOUT, **options})
 
 
-async def says(sandbox: Sandbox, command: str, wanted: bytes, **options: Any) -> None:
-    """A command that must end well and have exactly this output."""
+async def require_output(sandbox: Sandbox, command: str, expected: bytes, **options: Any) -> None:
+    """Run a command that must exit with 0 and print exactly this."""
     result = await run(sandbox, command, **options)
     shortened = command if len(command) < 100 else command[:100] + "…"
-    must(result.exit_code == 0, f"`{shortened}` ended with exit code {result.exit_code}, saying {shown(result.stderr)}")
-    same(f"the output of `{shortened}`", result.stdout, wanted)
+    require(
+        result.exit_code == 0,
+        f"`{shortened}` exited with {result.exit_code}, stderr {_shorten(result.stderr)}",
+    )
+    require_equal(f"the output of `{shortened}`", result.stdout, expected)
 
 
-def nap() -> tuple[str, str]:
-    """A command that sleeps for minutes, and the word that tells it from every other process."""
-    mark = f"600.{random.SystemRandom().randrange(10**11, 10**12)}"
-    return f"sleep {mark}", mark
+def sleep_command() -> tuple[str, str]:
+    """A command that sleeps for minutes, and an argument of it that no other process has."""
+    marker = f"600.{random.SystemRandom().randrange(10**11, 10**12)}"
+    return f"sleep {marker}", marker
 
 
-async def living(sandbox: Sandbox, mark: str) -> int:
-    """How many processes that the sandbox sees have this word among their arguments."""
-    # The word comes by standard input, so that neither grep nor its shell has it in its own arguments.
-    result = await run(sandbox, "grep -lsaF -f - /proc/[0-9]*/cmdline", stdin=mark.encode() + b"\n")
+async def count_processes(sandbox: Sandbox, marker: str) -> int:
+    """How many processes visible in the sandbox have this text in their arguments."""
+    # Passed on standard input, so that neither grep nor its shell has it in its own arguments.
+    result = await run(sandbox, "grep -lsaF -f - /proc/[0-9]*/cmdline", stdin=marker.encode() + b"\n")
     return len(result.stdout.split())
 
 
-async def comes(what: str, met: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what must come soon."""
+async def wait_for(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition that must become true soon."""
     began = time.monotonic()
-    while not await met():
-        must(time.monotonic() - began < GRACE, f"{what} did not come within {GRACE:g} s")
+    while not await condition():
+        require(time.monotonic() - began < GRACE, f"{what} did not appear within {GRACE:g} s")
         await asyncio.sleep(0.05)
 
 
-async def written(sandbox: Sandbox, name: str, text: bytes) -> None:
-    """Wait until a command has written this to a file."""
+async def wait_for_content(sandbox: Sandbox, name: str, text: bytes) -> None:
+    """Wait until a file has this content."""
 
-    async def met() -> bool:
+    async def has_content() -> bool:
         return (await run(sandbox, f"cat {name}")).stdout == text
 
-    await comes(f"{text!r} in the file {name}", met)
+    await wait_for(f"{text!r} in the file {name}", has_content)
 
 
-def _told(function: Callable[..., object]) -> tuple[str, str]:
+async def slow_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        await asyncio.sleep(0.01)
+        yield chunk
+
+
+def _describe(function: Callable[..., object]) -> tuple[str, str]:
     return function.__name__, (function.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -1,148 +1,158 @@
-"""What a time-out and a cancellation promise: the command returns in time, its whole tree is dead, and nothing else."""
+"""Timeouts and cancellation: the command returns in time, and its process tree, and nothing else, is dead."""
 
 import asyncio
 import time
 
-from hermes_rl.sandbox.conformance.check import GRACE, Group, comes, living, must, nap, run, same, says
+from hermes_rl.sandbox.conformance.check import (
+    GRACE,
+    CheckGroup,
+    count_processes,
+    require,
+    require_equal,
+    require_output,
+    run,
+    sleep_command,
+    wait_for,
+)
 from hermes_rl.sandbox.protocol import TIMEOUT_EXIT_CODE, ExecResult, Sandbox
 
-GROUP = Group("timeouts and killing")
+GROUP = CheckGroup("timeouts and killing")
 
-_SHORT = 1.5
+_SHORT_TIMEOUT = 1.5
 
 
 @GROUP.on_sandbox
 async def timeout_returns_in_time(sandbox: Sandbox) -> None:
-    """A command that runs out of time returns soon, with exit code 124, and is called timed out."""
-    await _timed_out(sandbox, "sleep 600")
+    """A command that times out returns soon, with exit code 124, marked as timed out."""
+    await _run_to_timeout(sandbox, "sleep 600")
 
 
 @GROUP.on_sandbox
-async def timeout_keeps_the_output(sandbox: Sandbox) -> None:
-    """What a command wrote before its time-out is kept, on both streams."""
-    result = await _timed_out(sandbox, "echo out; printf half; echo err >&2; sleep 600")
-    same("stdout and stderr", (result.stdout, result.stderr), (b"out\nhalf", b"err\n"))
+async def timeout_keeps_output(sandbox: Sandbox) -> None:
+    """Output written before the timeout is returned, on both streams."""
+    result = await _run_to_timeout(sandbox, "echo out; printf half; echo err >&2; sleep 600")
+    require_equal("stdout and stderr", (result.stdout, result.stderr), (b"out\nhalf", b"err\n"))
 
 
 @GROUP.on_sandbox
 async def timeout_kills_children(sandbox: Sandbox) -> None:
-    """After a time-out the command's children are dead, in the foreground and in the background."""
-    sleep, mark = nap()
-    await _timed_out(sandbox, f"{sleep} & sh -c '{sleep}' & {sleep}")
-    await _none_lives(sandbox, mark)
+    """A timeout kills the command's children, in the foreground and in the background."""
+    sleep, marker = sleep_command()
+    await _run_to_timeout(sandbox, f"{sleep} & sh -c '{sleep}' & {sleep}")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
 async def timeout_kills_other_sessions(sandbox: Sandbox) -> None:
-    """After a time-out children that made sessions of their own are dead."""
-    sleep, mark = nap()
-    await _timed_out(sandbox, f"setsid {sleep} & nohup setsid {sleep} >/dev/null 2>&1 & sleep 600")
-    await _none_lives(sandbox, mark)
+    """A timeout kills children in sessions of their own."""
+    sleep, marker = sleep_command()
+    await _run_to_timeout(sandbox, f"setsid {sleep} & nohup setsid {sleep} >/dev/null 2>&1 & sleep 600")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
 async def timeout_kills_orphans(sandbox: Sandbox) -> None:
-    """After a time-out children that left their parents by a double fork, with an empty environment, are dead."""
-    sleep, mark = nap()
-    await _timed_out(sandbox, f"(setsid sh -c '{sleep} & {sleep}' &); (env -i setsid {sleep} &); sleep 600")
-    await _none_lives(sandbox, mark)
+    """A timeout kills children that were detached by a double fork, even with an empty environment."""
+    sleep, marker = sleep_command()
+    await _run_to_timeout(sandbox, f"(setsid sh -c '{sleep} & {sleep}' &); (env -i setsid {sleep} &); sleep 600")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
-async def timeout_kills_what_ignores_signals(sandbox: Sandbox) -> None:
-    """A command that ignores SIGTERM, SIGINT and SIGHUP is killed all the same."""
-    sleep, mark = nap()
-    await _timed_out(sandbox, f"trap '' TERM INT HUP QUIT; {sleep}; {sleep}; {sleep}")
-    await _none_lives(sandbox, mark)
+async def timeout_kills_despite_ignored_signals(sandbox: Sandbox) -> None:
+    """A timeout kills a command that ignores SIGTERM, SIGINT and SIGHUP."""
+    sleep, marker = sleep_command()
+    await _run_to_timeout(sandbox, f"trap '' TERM INT HUP QUIT; {sleep}; {sleep}; {sleep}")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
-async def timeout_kills_what_is_stopped(sandbox: Sandbox) -> None:
-    """A command that stopped itself and its children is killed all the same."""
-    sleep, mark = nap()
-    await _timed_out(sandbox, f"{sleep} & kill -STOP $!; kill -STOP $$")
-    await _none_lives(sandbox, mark)
+async def timeout_kills_stopped_processes(sandbox: Sandbox) -> None:
+    """A timeout kills a command that stopped itself and its children."""
+    sleep, marker = sleep_command()
+    await _run_to_timeout(sandbox, f"{sleep} & kill -STOP $!; kill -STOP $$")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
-async def timeout_ends_an_endless_writer(sandbox: Sandbox) -> None:
-    """A command that writes without end returns in time, its output cut at max_output."""
-    result = await _timed_out(sandbox, "yes", max_output=100_000)
-    same("length and truncated", (len(result.stdout), result.truncated), (100_000, True))
+async def timeout_ends_endless_writer(sandbox: Sandbox) -> None:
+    """A command that writes endlessly returns in time, with its output truncated at max_output."""
+    result = await _run_to_timeout(sandbox, "yes", max_output=100_000)
+    require_equal("length and truncated", (len(result.stdout), result.truncated), (100_000, True))
 
 
 @GROUP.on_sandbox
 async def timeout_with_unread_stdin_returns(sandbox: Sandbox) -> None:
-    """A command that does not read its 5 MB of input returns in time."""
-    await _timed_out(sandbox, "sleep 600", stdin=bytes(5_000_000))
+    """A command that does not read its 5 MB of stdin returns in time."""
+    await _run_to_timeout(sandbox, "sleep 600", stdin=bytes(5_000_000))
 
 
 @GROUP.on_sandbox
 async def timeout_spares_other_commands(sandbox: Sandbox) -> None:
-    """A time-out leaves other running commands and their background processes alone."""
-    sleep, mark = nap()
+    """A timeout does not affect other commands and their background processes."""
+    sleep, marker = sleep_command()
     await run(sandbox, f"setsid {sleep} >/dev/null 2>&1 &")
-    other = asyncio.ensure_future(run(sandbox, f"sleep {2 * _SHORT}; echo survived"))
+    other = asyncio.ensure_future(run(sandbox, f"sleep {2 * _SHORT_TIMEOUT}; echo survived"))
     try:
-        await _timed_out(sandbox, "setsid sleep 600 & sleep 600")
-        same("the other command's output", (await other).stdout, b"survived\n")
+        await _run_to_timeout(sandbox, "setsid sleep 600 & sleep 600")
+        require_equal("the other command's output", (await other).stdout, b"survived\n")
     finally:
         other.cancel()
-    must(await living(sandbox, mark) == 1, "the background process of another command was killed")
+    require(await count_processes(sandbox, marker) == 1, "the background process of another command was killed")
 
 
 @GROUP.on_sandbox
-async def timeout_leaves_the_sandbox_usable(sandbox: Sandbox) -> None:
-    """After a time-out the sandbox runs the next commands, and its files are as the command left them."""
-    await _timed_out(sandbox, "echo kept > file; sleep 600")
-    must(await sandbox.alive(), "the sandbox says that it is dead")
-    await says(sandbox, "cat file", b"kept\n")
+async def timeout_leaves_sandbox_usable(sandbox: Sandbox) -> None:
+    """After a timeout the sandbox runs further commands, and the files are as the command left them."""
+    await _run_to_timeout(sandbox, "echo kept > file; sleep 600")
+    require(await sandbox.alive(), "alive() is False")
+    await require_output(sandbox, "cat file", b"kept\n")
 
 
 @GROUP.on_sandbox
-async def cancellation_kills_the_tree(sandbox: Sandbox) -> None:
-    """When a running command is cancelled its whole tree is dead before the cancellation is seen."""
-    sleep, mark = nap()
+async def cancellation_kills_tree(sandbox: Sandbox) -> None:
+    """Cancelling a running command kills its process tree before CancelledError is raised."""
+    sleep, marker = sleep_command()
     running = asyncio.ensure_future(run(sandbox, f"(setsid {sleep} &); {sleep} & {sleep}"))
-    await _appears(sandbox, mark, 3)
+    await _wait_for_processes(sandbox, marker, 3)
     began = time.monotonic()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    must(running.cancelled(), "the command did not end as cancelled")
-    must(time.monotonic() - began < GRACE, f"it took {time.monotonic() - began:.1f} s")
-    await _none_lives(sandbox, mark)
+    require(running.cancelled(), "the command did not raise CancelledError")
+    require(time.monotonic() - began < GRACE, f"it took {time.monotonic() - began:.1f} s")
+    await _require_all_dead(sandbox, marker)
 
 
 @GROUP.on_sandbox
-async def early_cancellation_leaves_nothing(sandbox: Sandbox) -> None:
-    """A command that is cancelled while it starts leaves no process, and the sandbox goes on."""
-    sleep, mark = nap()
+async def early_cancellation_leaves_no_process(sandbox: Sandbox) -> None:
+    """A command cancelled while it starts leaves no process, and the sandbox keeps working."""
+    sleep, marker = sleep_command()
     for delay in (0.0, 0.001, 0.005, 0.02):
         running = asyncio.ensure_future(run(sandbox, f"setsid {sleep} & {sleep}"))
         await asyncio.sleep(delay)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await _none_lives(sandbox, mark)
-    await says(sandbox, "echo on", b"on\n")
+        await _require_all_dead(sandbox, marker)
+    await require_output(sandbox, "echo on", b"on\n")
 
 
-async def _timed_out(sandbox: Sandbox, command: str, **options: object) -> ExecResult:
+async def _run_to_timeout(sandbox: Sandbox, command: str, **options: object) -> ExecResult:
     began = time.monotonic()
-    result = await run(sandbox, command, timeout=_SHORT, **options)
+    result = await run(sandbox, command, timeout=_SHORT_TIMEOUT, **options)
     took = time.monotonic() - began
-    same("exit code and timed_out", (result.exit_code, result.timed_out), (TIMEOUT_EXIT_CODE, True))
-    must(took >= 0.9 * _SHORT, f"it returned after {took:.2f} s, before its time-out of {_SHORT} s")
-    must(took < _SHORT + GRACE, f"it returned {took - _SHORT:.1f} s after its time-out")
+    require_equal("exit code and timed_out", (result.exit_code, result.timed_out), (TIMEOUT_EXIT_CODE, True))
+    require(took >= 0.9 * _SHORT_TIMEOUT, f"it returned after {took:.2f} s, before its timeout of {_SHORT_TIMEOUT} s")
+    require(took < _SHORT_TIMEOUT + GRACE, f"it returned {took - _SHORT_TIMEOUT:.1f} s after its timeout")
     return result
 
 
-async def _none_lives(sandbox: Sandbox, mark: str) -> None:
-    left = await living(sandbox, mark)
-    must(left == 0, f"{left} of its processes still live")
+async def _require_all_dead(sandbox: Sandbox, marker: str) -> None:
+    left = await count_processes(sandbox, marker)
+    require(left == 0, f"{left} of its processes are still alive")
 
 
-async def _appears(sandbox: Sandbox, mark: str, count: int) -> None:
-    async def met() -> bool:
-        return await living(sandbox, mark) >= count
+async def _wait_for_processes(sandbox: Sandbox, marker: str, count: int) -> None:
+    async def have_started() -> bool:
+        return await count_processes(sandbox, marker) >= count
 
-    await comes(f"{count} processes", met)
+    await wait_for(f"{count} processes", have_started)

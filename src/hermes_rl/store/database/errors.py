@@ -1,39 +1,38 @@
-"""What the store refuses and how it fails. Always true: after any of these nothing of the call was kept.
+"""Errors of the store. Always true: a call that raises one of these changed nothing.
 
-The one exception is StoreUnavailableError: a connection that broke during the commit may have kept it, so a call can be
-made again.
+The exception is StoreUnavailableError: a connection that broke during the commit may have committed. Retrying is safe.
 """
 
-from hermes_rl.errors import ConfigError, HermesRLError
+from hermes_rl.core.errors import ConfigError, HermesRLError
 
 
 class StoreError(HermesRLError):
-    """The database could not do what was asked."""
+    """The database operation failed."""
 
 
 class StoreFullError(StoreError):
-    """The disk has no room for it. The store goes on working once there is some."""
+    """The disk is full. The store works again once there is space."""
 
 
 class StoreUnavailableError(StoreError):
-    """The database cannot be reached or is busy for too long. To be tried again."""
+    """The database is unreachable or was busy for too long. Retry."""
 
 
 class UnknownEnvironmentError(StoreError):
-    """No environment is registered by this number."""
+    """No environment is registered under this number."""
 
 
 class UnknownTrainerError(StoreError):
-    """No trainer is registered by this name."""
+    """No trainer is registered under this name."""
 
 
 class LeaseLostError(StoreError):
-    """The batch lapsed or was released, and its groups went elsewhere: what was learned from it must be rolled back."""
+    """The lease expired or was released and its groups are in another batch: roll back what was learned from it."""
 
 
 class VersionUsedError(StoreError):
-    """A policy version is not above all before it, so it may name other weights already."""
+    """A policy version is not greater than all previous ones, so it may name other weights."""
 
 
 class NewerSchemaError(ConfigError):
-    """The database was written by a later version of hermes-rl."""
+    """The database was written by a newer version of hermes-rl."""

@@ -1,10 +1,10 @@
-"""Groups as they come in and lie there: written once with all their rows, their bytes let go by policy.
+"""Stores groups: written once with all their rows; their bytes are deleted by the retention policy.
 
-Always true: an id is one group, whoever posts it however often, and the first to come is kept; a group that waits or is
-leased keeps its bytes, and so does one whose words are not indexed yet; rows outlive bytes.
+Always true: posting an id again changes nothing; a group that is queued, leased or not yet indexed keeps its bytes;
+rows outlive bytes. `place` is a group's position in the queue.
 """
 
-# Values travel apart from the SQL: only columns and expressions of our own are written into it.
+# Values are passed as parameters; only our own column names and expressions are formatted into SQL.
 # ruff: noqa: S608
 
 from collections.abc import Sequence
@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_rl.store.database.errors import UnknownEnvironmentError
+from hermes_rl.store.database.queries import (
+    SqlDialect,
+    Transaction,
+    database_time,
+    execute,
+    execute_many,
+    fetch_one,
+    insert_rows,
+    placeholders,
+)
 from hermes_rl.store.database.rows import GroupRow, rollout_id
-from hermes_rl.store.database.steps import Dialect, Steps, ask, each, insert, marks, now, one
 
 ROLLOUT_COLUMNS = (
     "number, item_id, seed, score, stop_reason, failure, cause, withheld, turns, sequences, tokens, "
@@ -22,16 +31,16 @@ ROLLOUT_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What became of a post: whether the group was new, and its place in the queue."""
+class AddResult:
+    """Whether the group was new, and its place in the queue."""
 
     new: bool
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """A group on its way into the store."""
+class NewGroup:
+    """A group to add to the store."""
 
     environment: int
     group: GroupRow
@@ -40,7 +49,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as it lies in the store. `data` is None when its bytes were let go."""
+    """A group in the store. `data` is None when its bytes were deleted."""
 
     place: int
     id: str
@@ -50,18 +59,18 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the bytes of groups that were trained on or dropped are kept; None for ever."""
+    """Limits on the bytes kept of trained or dropped groups, by age and total size; None for no limit."""
 
     seconds: float | None = None
     bytes: int | None = None
 
 
-def add_groups(dialect: Dialect, posts: Sequence[Post]) -> Steps[list[Added | Exception]]:
-    """Keep the new ones among them. All rows of a table go by one statement, however many groups there are."""
+def add_groups(dialect: SqlDialect, posts: Sequence[NewGroup]) -> Transaction[list[AddResult | Exception]]:
+    """Add those that are new, with one statement per table for all groups."""
     numbers = sorted({post.environment for post in posts})
-    rows = yield from ask(f"SELECT id FROM environments WHERE id IN ({marks(len(numbers))})", *numbers)
+    rows = yield from execute(f"SELECT id FROM environments WHERE id IN ({placeholders(len(numbers))})", *numbers)
     environments = {number for (number,) in rows}
-    first: dict[str, Post] = {}
+    first: dict[str, NewGroup] = {}
     for post in posts:
         if post.environment in environments:
             first.setdefault(post.group.id, post)
@@ -70,21 +79,21 @@ def add_groups(dialect: Dialect, posts: Sequence[Post]) -> Steps[list[Added | Ex
     yield from _insert_parts(dialect, kept)
     present = yield from _places([name for name in first if name not in places])
     return [
-        Added(new=True, place=places[post.group.id])
+        AddResult(new=True, place=places[post.group.id])
         if first.get(post.group.id) is post and post.group.id in places
-        else Added(new=False, place=(places | present)[post.group.id])
+        else AddResult(new=False, place=(places | present)[post.group.id])
         if post.environment in environments
         else UnknownEnvironmentError(f"no environment {post.environment} is registered; register it, then post again")
         for post in posts
     ]
 
 
-def _insert_groups(dialect: Dialect, posts: list[Post]) -> Steps[dict[str, int]]:
-    """The places of those that are new, by id."""
+def _insert_groups(dialect: SqlDialect, posts: list[NewGroup]) -> Transaction[dict[str, int]]:
+    """The places of the new groups, by id."""
     if not posts:
         return {}
-    values = ", ".join([f"({marks(11)}, {dialect.now}, ?, 1)"] * len(posts))
-    rows = yield from ask(
+    values = ", ".join([f"({placeholders(11)}, {dialect.now}, ?, 1)"] * len(posts))
+    rows = yield from execute(
         "INSERT INTO groups (id, content_id, environment, item_id, split, draw, rollouts, size, oldest_version, lacks, "
         f"withheld, arrived_at, bytes, kept) VALUES {values} ON CONFLICT (id) DO NOTHING RETURNING id, place",
         *(value for post in posts for value in _group_values(post)),
@@ -92,7 +101,7 @@ def _insert_groups(dialect: Dialect, posts: list[Post]) -> Steps[dict[str, int]]
     return dict(rows)
 
 
-def _group_values(post: Post) -> tuple[Any, ...]:
+def _group_values(post: NewGroup) -> tuple[Any, ...]:
     group = post.group
     return (
         group.id,
@@ -110,9 +119,11 @@ def _group_values(post: Post) -> tuple[Any, ...]:
     )
 
 
-def _insert_parts(dialect: Dialect, kept: list[tuple[int, Post]]) -> Steps[None]:
-    yield from each("INSERT INTO blobs (place, data) VALUES (?, ?)", ((place, post.data) for place, post in kept))
-    yield from insert(
+def _insert_parts(dialect: SqlDialect, kept: list[tuple[int, NewGroup]]) -> Transaction[None]:
+    yield from execute_many(
+        "INSERT INTO blobs (place, data) VALUES (?, ?)", ((place, post.data) for place, post in kept)
+    )
+    yield from insert_rows(
         "INSERT INTO queue (place, environment, size, oldest_version, lacks)",
         [
             (place, post.environment, post.group.size, post.group.oldest_version, " ".join(post.group.lacks))
@@ -120,7 +131,7 @@ def _insert_parts(dialect: Dialect, kept: list[tuple[int, Post]]) -> Steps[None]
             if post.group.refusal is None
         ],
     )
-    yield from each(
+    yield from execute_many(
         "INSERT INTO outcomes (place, environment, size, outcome, cause, at) "
         f"VALUES (?, ?, ?, 'dropped', ?, {dialect.now})",
         (
@@ -129,7 +140,7 @@ def _insert_parts(dialect: Dialect, kept: list[tuple[int, Post]]) -> Steps[None]
             if post.group.refusal is not None
         ),
     )
-    yield from insert(
+    yield from insert_rows(
         f"INSERT INTO rollouts (id, place, environment, {ROLLOUT_COLUMNS})",
         [
             (rollout_id(place, row.number), place, post.environment, *row)
@@ -137,40 +148,40 @@ def _insert_parts(dialect: Dialect, kept: list[tuple[int, Post]]) -> Steps[None]
             for row in post.group.rollouts
         ],
     )
-    yield from insert("INSERT INTO unindexed (place)", [(place,) for place, _ in kept])
+    yield from insert_rows("INSERT INTO unindexed (place)", [(place,) for place, _ in kept])
 
 
-def _places(ids: list[str]) -> Steps[dict[str, int]]:
+def _places(ids: list[str]) -> Transaction[dict[str, int]]:
     if not ids:
         return {}
-    return dict((yield from ask(f"SELECT id, place FROM groups WHERE id IN ({marks(len(ids))})", *ids)))
+    return dict((yield from execute(f"SELECT id, place FROM groups WHERE id IN ({placeholders(len(ids))})", *ids)))
 
 
-def unindexed(most: int) -> Steps[list[tuple[int, bytes | None]]]:
-    """The oldest groups whose words are not indexed: place and bytes."""
+def unindexed(limit: int) -> Transaction[list[tuple[int, bytes | None]]]:
+    """The oldest groups that are not indexed for search: place and bytes."""
     return [
         (place, data)
         for place, data in (
-            yield from ask(
+            yield from execute(
                 "SELECT u.place, b.data FROM unindexed u LEFT JOIN blobs b ON b.place = u.place "
                 "ORDER BY u.place LIMIT ?",
-                most,
+                limit,
             )
         )
     ]
 
 
-def index_texts(dialect: Dialect, place: int, texts: Sequence[str]) -> Steps[None]:
-    """Index the words of a group, unless another replica has."""
-    if (yield from one("DELETE FROM unindexed WHERE place = ? RETURNING place", place)) is not None:
-        yield from insert(
+def index_texts(dialect: SqlDialect, place: int, texts: Sequence[str]) -> Transaction[None]:
+    """Index a group's text for search, unless another replica did."""
+    if (yield from fetch_one("DELETE FROM unindexed WHERE place = ? RETURNING place", place)) is not None:
+        yield from insert_rows(
             f"INSERT INTO texts ({dialect.text_key}, text)",
             [(rollout_id(place, number), text) for number, text in enumerate(texts) if text],
         )
 
 
-def find_group(column: str, value: int | str) -> Steps[StoredGroup | None]:
-    row = yield from one(
+def find_group(column: str, value: int | str) -> Transaction[StoredGroup | None]:
+    row = yield from fetch_one(
         "SELECT g.place, g.id, g.environment, b.data FROM groups g LEFT JOIN blobs b ON b.place = g.place "
         f"WHERE g.{column} = ?",
         value,
@@ -178,18 +189,18 @@ def find_group(column: str, value: int | str) -> Steps[StoredGroup | None]:
     return None if row is None else StoredGroup(*row)
 
 
-def discard(dialect: Dialect, retention: Retention, most: int) -> Steps[int]:
-    """Let go of the bytes of at most `most` groups; how many it were."""
+def discard(dialect: SqlDialect, retention: Retention, limit: int) -> Transaction[int]:
+    """Delete the bytes of up to `limit` groups by policy; returns their number."""
     places: list[int] = []
     ended = "SELECT g.place, g.bytes FROM groups g JOIN outcomes o ON o.place = g.place WHERE g.kept = 1"
     ended += " AND NOT EXISTS (SELECT 1 FROM unindexed u WHERE u.place = g.place)"
     if retention.seconds is not None:
-        before = (yield from now(dialect)) - retention.seconds
-        rows = yield from ask(f"{ended} AND o.at < ? ORDER BY g.place LIMIT ?", before, most)
+        before = (yield from database_time(dialect)) - retention.seconds
+        rows = yield from execute(f"{ended} AND o.at < ? ORDER BY g.place LIMIT ?", before, limit)
         places = [place for place, _ in rows]
-    if retention.bytes is not None and len(places) < most:
-        [(total,)] = yield from ask("SELECT COALESCE(SUM(bytes), 0) FROM groups WHERE kept = 1")
-        rows = yield from ask(f"{ended} ORDER BY g.place LIMIT ?", most)
+    if retention.bytes is not None and len(places) < limit:
+        [(total,)] = yield from execute("SELECT COALESCE(SUM(bytes), 0) FROM groups WHERE kept = 1")
+        rows = yield from execute(f"{ended} ORDER BY g.place LIMIT ?", limit)
         excess = int(total) - retention.bytes
         for place, size in rows:
             if excess <= 0:
@@ -197,7 +208,7 @@ def discard(dialect: Dialect, retention: Retention, most: int) -> Steps[int]:
             excess -= size
             if place not in places:
                 places.append(place)
-    places = places[:most]
-    yield from each("DELETE FROM blobs WHERE place = ?", ((place,) for place in places))
-    yield from each("UPDATE groups SET kept = 0 WHERE place = ?", ((place,) for place in places))
+    places = places[:limit]
+    yield from execute_many("DELETE FROM blobs WHERE place = ?", ((place,) for place in places))
+    yield from execute_many("UPDATE groups SET kept = 0 WHERE place = ?", ((place,) for place in places))
     return len(places)

@@ -1,8 +1,8 @@
-"""PostgreSQL: a few connections on the event loop, for any number of replicas over one database.
+"""PostgreSQL engine: a few connections on the event loop; any number of replicas can use one database.
 
-Always true: a write is answered after its commit; groups that wait for a connection share a transaction, and one that
-fails leaves the others alone; a connection that broke is made anew. One transaction at a time decides about the queue,
-by an advisory lock of the schema's name.
+Always true: a write returns after its commit; groups that wait for a connection share a transaction, and a failing one
+does not affect the others; broken connections are replaced. Queue decisions are serialised by an advisory lock on the
+schema's name.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.errors import StoreError, StoreFullError, StoreUnavailableError
-from hermes_rl.store.database.steps import Dialect, Query, Row, Shared, Steps, T, W
+from hermes_rl.store.database.queries import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
-ADDRESS = ("postgresql://", "postgres://")
+URL_PREFIXES = ("postgresql://", "postgres://")
 WRITERS = 4
 READERS = 2
-MOST_TOGETHER = 16
-BYTES_TOGETHER = 4 * 2**20
+MAX_SHARED = 16
+MAX_SHARED_BYTES = 4 * 2**20
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30
 TRANSACTION_SECONDS = 60.0
-TRIES = 3
-MARK = re.compile(r"\?")
+ATTEMPTS = 3
+PLACEHOLDER = re.compile(r"\?")
 
-DIALECT = Dialect(
+DIALECT = SqlDialect(
     name="postgresql",
     types={
         "key": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -53,47 +53,47 @@ DIALECT = Dialect(
 
 
 @dataclass(eq=False)
-class _Job:
-    """Steps to run by themselves, or, when it says an order, for `one` among others."""
+class _PostgresJob:
+    """A transaction to run alone, or, with a `sort_key`, together with others for its `item`."""
 
-    steps: Callable[..., Steps[Any]]
+    steps: Callable[..., Transaction[Any]]
     answer: asyncio.Future[Any]
-    one: Any = None
-    order: str | None = None
+    item: Any = None
+    sort_key: str | None = None
     size: int = 0
 
 
 class PostgresEngine:
-    """Runs steps on the database of a connection string; its `search_path` chooses among several stores in one."""
+    """Runs transactions on one database; the `search_path` in its URL selects one of several stores."""
 
     dialect = DIALECT
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._writes: asyncio.Queue[_Job | None] = asyncio.Queue()
-        self._reads: asyncio.Queue[_Job | None] = asyncio.Queue()
-        self._together: deque[_Job] = deque()
-        driver()
+        self._writes: asyncio.Queue[_PostgresJob | None] = asyncio.Queue()
+        self._reads: asyncio.Queue[_PostgresJob | None] = asyncio.Queue()
+        self._shared: deque[_PostgresJob] = deque()
+        load_psycopg()
         self._workers = [
             *(asyncio.create_task(self._work(self._writes)) for _ in range(WRITERS)),
             *(asyncio.create_task(self._work(self._reads)) for _ in range(READERS)),
         ]
         self._closed = False
 
-    async def write(self, steps: Callable[[], Steps[T]]) -> T:
-        result: T = await self._asked(self._writes, steps)
+    async def write(self, steps: Callable[[], Transaction[T]]) -> T:
+        result: T = await self._submit(self._writes, steps)
         return result
 
-    async def share(self, steps: Shared[W, T], one: W, *, order: str, size: int) -> T:
-        result: T = await self._asked(self._writes, steps, one, order, size)
+    async def write_shared(self, steps: SharedTransaction[W, T], item: W, *, sort_key: str, size: int) -> T:
+        result: T = await self._submit(self._writes, steps, item, sort_key, size)
         return result
 
-    async def read(self, steps: Callable[[], Steps[T]]) -> T:
-        result: T = await self._asked(self._reads, steps)
+    async def read(self, steps: Callable[[], Transaction[T]]) -> T:
+        result: T = await self._submit(self._reads, steps)
         return result
 
     async def close(self) -> None:
-        """End the connections, once they have done what they were given."""
+        """Close the connections after the pending work."""
         if not self._closed:
             self._closed = True
             for _ in range(WRITERS):
@@ -102,65 +102,65 @@ class PostgresEngine:
                 self._reads.put_nowait(None)
         await asyncio.gather(*self._workers)
 
-    async def _asked(
+    async def _submit(
         self,
-        jobs: asyncio.Queue[_Job | None],
-        steps: Callable[..., Steps[Any]],
-        one: Any = None,
-        order: str | None = None,
+        jobs: asyncio.Queue[_PostgresJob | None],
+        steps: Callable[..., Transaction[Any]],
+        item: Any = None,
+        sort_key: str | None = None,
         size: int = 0,
     ) -> Any:
         if self._closed:
             raise StoreError("the store is closed")
-        job = _Job(steps, asyncio.get_running_loop().create_future(), one, order, size)
-        if order is not None:
-            self._together.append(job)
+        job = _PostgresJob(steps, asyncio.get_running_loop().create_future(), item, sort_key, size)
+        if sort_key is not None:
+            self._shared.append(job)
         jobs.put_nowait(job)
         return await job.answer
 
-    async def _work(self, jobs: asyncio.Queue[_Job | None]) -> None:
+    async def _work(self, jobs: asyncio.Queue[_PostgresJob | None]) -> None:
         session = _Session(self._address)
         try:
             while (job := await jobs.get()) is not None:
-                if wanted := self._taken(job):
-                    await session.run(wanted)
+                if taken := self._take(job):
+                    await session.run(taken)
         finally:
             await session.close()
 
-    def _taken(self, job: _Job) -> list[_Job]:
-        """The job, or, if it may share a transaction, some of those that wait; none when another worker took it."""
-        if job.order is None:
+    def _take(self, job: _PostgresJob) -> list[_PostgresJob]:
+        """The job, or the waiting jobs that share its transaction; none when another worker took it."""
+        if job.sort_key is None:
             return [] if job.answer.done() else [job]
-        taken: list[_Job] = []
-        room = BYTES_TOGETHER
-        while self._together and len(taken) < MOST_TOGETHER and room > 0:
-            one = self._together[0]
-            if taken and one.steps is not taken[0].steps:
+        taken: list[_PostgresJob] = []
+        room = MAX_SHARED_BYTES
+        while self._shared and len(taken) < MAX_SHARED and room > 0:
+            waiting = self._shared[0]
+            if taken and waiting.steps is not taken[0].steps:
                 break
-            self._together.popleft()
-            if not one.answer.done():
-                taken.append(one)
-                room -= one.size
-        # Two transactions that add the same ids in different orders would wait for each other.
-        return sorted(taken, key=lambda one: one.order or "")
+            self._shared.popleft()
+            if not waiting.answer.done():
+                taken.append(waiting)
+                room -= waiting.size
+        # Two transactions that add the same ids in different orders would deadlock.
+        return sorted(taken, key=lambda job: job.sort_key or "")
 
 
 class _Session:
-    """One connection, made anew when it broke."""
+    """One connection, reopened when it breaks."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: Connection | None = None
 
-    async def run(self, jobs: list[_Job]) -> None:
+    async def run(self, jobs: list[_PostgresJob]) -> None:
         results: list[Any]
         try:
-            results = await self._tried(jobs)
+            results = await self._retry(jobs)
         except (StoreFullError, StoreUnavailableError) as error:
             results = [error] * len(jobs)
         except Exception as error:  # noqa: BLE001 - callers wait for an answer whatever happens
             if len(jobs) > 1:
-                # One of them is to blame: each alone, then.
+                # One of them failed: run each alone.
                 for job in jobs:
                     await self.run([job])
                 return
@@ -179,48 +179,48 @@ class _Session:
             with suppress(Exception):
                 await connection.close()
 
-    async def _tried(self, jobs: list[_Job]) -> list[Any]:
-        psycopg = driver()
-        for left in reversed(range(TRIES)):
+    async def _retry(self, jobs: list[_PostgresJob]) -> list[Any]:
+        psycopg = load_psycopg()
+        for remaining in reversed(range(ATTEMPTS)):
             begun = False
             try:
                 async with asyncio.timeout(TRANSACTION_SECONDS):
-                    connection = await self._connected()
+                    connection = await self._connect()
                     await connection.execute("BEGIN")
                     begun = True
                     return await _transact(connection, jobs)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
-                await self._clear()
-                if not left:
-                    raise StoreUnavailableError(f"PostgreSQL kept refusing: {error}") from error
+                await self._rollback()
+                if not remaining:
+                    raise StoreUnavailableError(f"PostgreSQL rejected {ATTEMPTS} attempts: {error}") from error
             except psycopg.OperationalError as error:
-                await self._clear()
-                # Nothing was asked yet of a connection that broke while it was idle.
-                if begun or not left or _is_full(error):
-                    raise _told(error) from error
+                await self._rollback()
+                # A connection that broke while idle had not executed anything yet.
+                if begun or not remaining or _is_full(error):
+                    raise _translate_error(error) from error
             except psycopg.Error as error:
-                await self._clear()
-                raise _told(error) from error
+                await self._rollback()
+                raise _translate_error(error) from error
             except TimeoutError as error:
                 await self.close()
                 raise StoreUnavailableError(f"PostgreSQL did not answer in {TRANSACTION_SECONDS:.0f} s") from error
             except Exception:
-                await self._clear()
+                await self._rollback()
                 raise
             except BaseException:
                 await self.close()
                 raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _connected(self) -> "Connection":
+    async def _connect(self) -> "Connection":
         if self._connection is None:
-            psycopg = driver()
+            psycopg = load_psycopg()
             connection = await psycopg.AsyncConnection.connect(
                 self._address, autocommit=True, connect_timeout=CONNECT_SECONDS
             )
             try:
                 await connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
-                # Another setting of the server would answer before the group is on disk.
+                # With another setting the server would answer before the group is on disk.
                 await connection.execute("SET synchronous_commit = on")
             except BaseException:
                 await connection.close()
@@ -228,29 +228,29 @@ class _Session:
             self._connection = connection
         return self._connection
 
-    async def _clear(self) -> None:
-        """Leave no transaction open; a connection that cannot say so is let go."""
+    async def _rollback(self) -> None:
+        """Leave no transaction open; closes the connection if that fails."""
         try:
             if self._connection is not None:
                 await self._connection.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 - whatever it is, a new connection has it not
+        except Exception:  # noqa: BLE001 - a new connection will not have the problem
             await self.close()
 
 
-async def _transact(connection: "Connection", jobs: list[_Job]) -> list[Any]:
+async def _transact(connection: "Connection", jobs: list[_PostgresJob]) -> list[Any]:
     [first, *_] = jobs
-    if first.order is None:
+    if first.sort_key is None:
         results = [await _run(connection, first.steps())]
         await connection.execute("COMMIT")
         return results
-    # What has no rows to give is sent on without waiting for it.
+    # Statements without result rows are sent without waiting.
     async with connection.pipeline() as pipeline:
-        results = await _run(connection, first.steps([job.one for job in jobs]), pipeline)
+        results = await _run(connection, first.steps([job.item for job in jobs]), pipeline)
         await connection.execute("COMMIT")
     return results
 
 
-async def _run(connection: "Connection", steps: Steps[T], pipeline: "psycopg.AsyncPipeline | None" = None) -> T:
+async def _run(connection: "Connection", steps: Transaction[T], pipeline: "psycopg.AsyncPipeline | None" = None) -> T:
     try:
         query = next(steps)
         while True:
@@ -263,9 +263,9 @@ async def _run(connection: "Connection", steps: Steps[T], pipeline: "psycopg.Asy
 
 
 async def _rows(connection: "Connection", query: Query, pipeline: "psycopg.AsyncPipeline | None") -> list[Row]:
-    sql: Any = numbered(query.sql)
-    # Bytes as text would be twice as many.
-    async with driver().AsyncRawCursor(connection) as cursor:
+    sql: Any = number_placeholders(query.sql)
+    # Binary mode: bytes in text mode take twice the space.
+    async with load_psycopg().AsyncRawCursor(connection) as cursor:
         if query.many:
             await cursor.executemany(sql, query.values)
         else:
@@ -279,26 +279,26 @@ async def _rows(connection: "Connection", query: Query, pipeline: "psycopg.Async
 
 
 @lru_cache(256)
-def numbered(sql: str) -> str:
-    """The statement as PostgreSQL itself takes it; psycopg looks for the marks of a long one each time anew."""
+def number_placeholders(sql: str) -> str:
+    """The SQL with `?` replaced by `$1`, `$2`, ...; cached, since psycopg would parse a long statement every time."""
     numbers = count(1)
-    return MARK.sub(lambda _: f"${next(numbers)}", sql)
+    return PLACEHOLDER.sub(lambda _: f"${next(numbers)}", sql)
 
 
-def _told(error: Exception) -> StoreError:
+def _translate_error(error: Exception) -> StoreError:
     if _is_full(error):
-        return StoreFullError(f"PostgreSQL cannot write: {error}; make room on its disk, then try again")
-    if isinstance(error, driver().OperationalError):
-        return StoreUnavailableError(f"PostgreSQL cannot be reached or gave up: {error}")
+        return StoreFullError(f"PostgreSQL cannot write: {error}; free space on its disk, then try again")
+    if isinstance(error, load_psycopg().OperationalError):
+        return StoreUnavailableError(f"PostgreSQL is unreachable or aborted: {error}")
     return StoreError(f"PostgreSQL failed: {type(error).__name__}: {error}")
 
 
 def _is_full(error: Exception) -> bool:
-    return isinstance(error, driver().errors.DiskFull)
+    return isinstance(error, load_psycopg().errors.DiskFull)
 
 
-def driver() -> Any:
-    """psycopg; ConfigError with the line that installs it."""
+def load_psycopg() -> Any:
+    """The psycopg module; ConfigError with the install command when it is missing."""
     try:
         import psycopg
     except ImportError:

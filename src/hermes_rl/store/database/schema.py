@@ -1,17 +1,16 @@
-"""The tables, as migrations: forward only, each applied once, in one transaction with the note that it was.
+"""The database schema as migrations: forward only, each applied once, recorded in the same transaction.
 
-Always true: a migration that was released is never changed; a blob is written once and later perhaps deleted, never
-rewritten; what happens to a group is told in small rows beside it.
+Always true: a released migration never changes; a blob is written once and perhaps deleted later, never rewritten; a
+group's state is kept in small rows of other tables.
 """
 
 from collections.abc import Sequence
 
 from hermes_rl.store.database.errors import NewerSchemaError
-from hermes_rl.store.database.steps import Dialect, Steps, ask, lock, one
+from hermes_rl.store.database.queries import SqlDialect, Transaction, execute, fetch_one, take_lock
 
-# Each index costs a page or more of every commit, which is why there is none by score: a page of rollouts is looked for
-# from the newest on. `place` orders the queue, and a rollout's id is its group's place and its own number in one, see
-# rows.py.
+# Each index adds a page or more to every commit, so there is none by score: rollouts are searched from the newest on.
+# `place` orders the queue, and a rollout's id combines its group's place and its number, see rows.py.
 FIRST = """
 CREATE TABLE environments (
     id {key},
@@ -146,8 +145,8 @@ CREATE INDEX metrics_run ON metrics (run, id);
 
 FIRST_FOR = {
     "sqlite": "CREATE VIRTUAL TABLE texts USING fts5 (text);",
-    # Blobs come packed: trying to compress them again costs ten times the insert.
-    # A word index that is bent for one natural language would not find identifiers and paths.
+    # Blobs are compressed already: compressing them again costs ten times the insert.
+    # A text index for one natural language would not find identifiers and paths.
     "postgresql": """
 CREATE TABLE texts (
     rollout BIGINT PRIMARY KEY,
@@ -159,38 +158,40 @@ ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
 """,
 }
 
-# What an environment asked for in vain, so that others leave it its share.
+# The unmet request of an environment, so that others leave it its share.
 SECOND = "ALTER TABLE environments ADD COLUMN wanted {int} NOT NULL DEFAULT 0;"
 
-# Each is the SQL for both databases, then what only one of them is given.
+# Each is the SQL for both databases, then additions for one of them.
 MIGRATIONS: tuple[tuple[str, dict[str, str]], ...] = ((FIRST, FIRST_FOR), (SECOND, {}))
 
 
-def schema_version(dialect: Dialect) -> Steps[int]:
-    """The version that the database has, 0 for an empty one; it only reads."""
-    row = yield from one(dialect.count_tables, "schema_versions")
+def schema_version(dialect: SqlDialect) -> Transaction[int]:
+    """The schema version of the database, 0 for an empty one; this only reads."""
+    row = yield from fetch_one(dialect.count_tables, "schema_versions")
     return (yield from _newest()) if row and row[0] else 0
 
 
-def migrate(dialect: Dialect, migrations: Sequence[tuple[str, dict[str, str]]] = MIGRATIONS) -> Steps[int]:
-    """Bring the database to the newest version; how many steps that took."""
-    yield from lock(dialect)
-    yield from ask("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_at TEXT NOT NULL)")
+def migrate(dialect: SqlDialect, migrations: Sequence[tuple[str, dict[str, str]]] = MIGRATIONS) -> Transaction[int]:
+    """Migrate the database to the newest version; returns the number of migrations applied."""
+    yield from take_lock(dialect)
+    yield from execute(
+        "CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_at TEXT NOT NULL)"
+    )
     present = yield from _newest()
     if present > len(migrations):
         raise NewerSchemaError(
             f"the database has schema version {present}; this hermes-rl knows {len(migrations)}: "
-            "upgrade hermes-rl (`pip install -U hermes-rl`), or name another database"
+            "upgrade hermes-rl (`pip install -U hermes-rl`), or use another database"
         )
     for version, (shared, own) in enumerate(migrations[present:], present + 1):
         for statement in statements(shared.format(**dialect.types)) + statements(own.get(dialect.name, "")):
-            yield from ask(statement)
-        yield from ask("INSERT INTO schema_versions (version, applied_at) VALUES (?, CURRENT_TIMESTAMP)", version)
+            yield from execute(statement)
+        yield from execute("INSERT INTO schema_versions (version, applied_at) VALUES (?, CURRENT_TIMESTAMP)", version)
     return len(migrations) - present
 
 
-def _newest() -> Steps[int]:
-    row = yield from one("SELECT COALESCE(MAX(version), 0) FROM schema_versions")
+def _newest() -> Transaction[int]:
+    row = yield from fetch_one("SELECT COALESCE(MAX(version), 0) FROM schema_versions")
     return int(row[0]) if row else 0
 
 

@@ -1,8 +1,8 @@
-"""SQLite: one file, one thread that writes and one that reads, whatever the number of callers.
+"""SQLite engine: one file, one writer thread and one reader thread for any number of callers.
 
-Always true: a write is answered after its commit is on disk; the writes that came while one was committed share the
-next commit, and one that fails leaves the others alone. Small writes never wait for more than two commits of groups.
-Other processes may have the same file open.
+Always true: a write returns after its commit is on disk; writes that arrive during a commit share the next one, and a
+failing write does not affect the others. Small writes wait for at most two commits of groups. Other processes may have
+the same file open.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from threading import Thread
 from typing import Any
 
 from hermes_rl.store.database.errors import StoreError, StoreFullError, StoreUnavailableError
-from hermes_rl.store.database.sqlite_log import BUSY_SECONDS, Log, opened
-from hermes_rl.store.database.steps import Dialect, Query, Row, Shared, Steps, T, W
+from hermes_rl.store.database.queries import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
+from hermes_rl.store.database.sqlite_log import BUSY_SECONDS, WalCheckpointer, open_connection
 
-MOST_TOGETHER = 128
-# Groups of so many bytes are written and on disk in a few hundredths of a second.
-BYTES_TOGETHER = 3 * 2**20
-# A quota and a limit of the file's size are told as errors of the write itself.
-FULL = {
+MAX_SHARED = 128
+# Groups of this size are written and on disk in a few hundredths of a second.
+MAX_SHARED_BYTES = 3 * 2**20
+# Exceeding a quota or a file size limit is reported as a write error.
+DISK_FULL_CODES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_FSYNC,
@@ -33,12 +33,12 @@ FULL = {
 }
 
 
-def words_of(text: str) -> str:
-    """An FTS5 query for all the words, none of which can be one of its operators."""
+def fts_query(text: str) -> str:
+    """An FTS5 query for all the words, quoted so that none acts as an operator."""
     return " ".join('"{}"'.format(word.replace('"', '""')) for word in text.split())
 
 
-DIALECT = Dialect(
+DIALECT = SqlDialect(
     name="sqlite",
     types={
         "key": "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -52,18 +52,18 @@ DIALECT = Dialect(
     count_tables="SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
     text_key="rowid",
     text_matches="r.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)",
-    text_query=words_of,
+    text_query=fts_query,
 )
 
 
 @dataclass(eq=False)
-class _Job:
-    """Steps to run by themselves, or, when it says a size, for `one` among others."""
+class _SqliteJob:
+    """A transaction to run alone, or, with a `size`, together with others for its `item`."""
 
-    steps: Callable[..., Steps[Any]]
+    steps: Callable[..., Transaction[Any]]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
-    one: Any = None
+    item: Any = None
     size: int | None = None
     result: Any = None
 
@@ -77,54 +77,54 @@ class _Job:
 
 
 class SQLiteEngine:
-    """Runs steps on one file, which is made if it is not there."""
+    """Runs transactions on one file, created if missing."""
 
     dialect = DIALECT
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._log = Log(path)
-        self._writer = _Worker(path, "IMMEDIATE", self._log)
-        self._reader = _Worker(path, "DEFERRED", self._log)
+        self._log = WalCheckpointer(path)
+        self._writer = _DatabaseThread(path, "IMMEDIATE", self._log)
+        self._reader = _DatabaseThread(path, "DEFERRED", self._log)
 
-    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+    async def write(self, steps: Callable[[], Transaction[T]]) -> T:
         result: T = await self._writer.run(steps)
         return result
 
-    async def share(self, steps: Shared[W, T], one: W, *, order: str, size: int) -> T:
-        result: T = await self._writer.run(steps, one, size)
+    async def write_shared(self, steps: SharedTransaction[W, T], item: W, *, sort_key: str, size: int) -> T:
+        result: T = await self._writer.run(steps, item, size)
         return result
 
-    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+    async def read(self, steps: Callable[[], Transaction[T]]) -> T:
         result: T = await self._reader.run(steps)
         return result
 
     async def close(self) -> None:
-        """End the threads, once they have done what they were given."""
+        """Stop the threads after the pending work."""
         await self._reader.close()
         await asyncio.get_running_loop().run_in_executor(None, self._log.close)
         await self._writer.close()
 
 
-class _Worker:
-    """One thread with a connection of its own, which it opens with the first thing it has to do."""
+class _DatabaseThread:
+    """One thread with its own connection, opened on first use."""
 
-    def __init__(self, path: Path, mode: str, log: Log) -> None:
+    def __init__(self, path: Path, mode: str, log: WalCheckpointer) -> None:
         self._path = path
         self._mode = mode
         self._log = log
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_SqliteJob | None] = SimpleQueue()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._thread = Thread(target=self._work, name=f"hermes-rl-store-{mode.lower()}", daemon=True)
         self._thread.start()
 
-    async def run(self, steps: Callable[..., Steps[Any]], one: Any = None, size: int | None = None) -> Any:
+    async def run(self, steps: Callable[..., Transaction[Any]], item: Any = None, size: int | None = None) -> Any:
         if self._closed:
             raise StoreError(f"the store {self._path} is closed")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._jobs.put(_Job(steps, loop, answer, one, size))
+        self._jobs.put(_SqliteJob(steps, loop, answer, item, size))
         return await answer
 
     async def close(self) -> None:
@@ -134,31 +134,31 @@ class _Worker:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:
-        going = True
-        waiting: list[_Job] = []
-        taken: list[_Job] = []
-        while going or waiting:
-            arrived = list(self._arrived(wait=not waiting))
-            going = going and None not in arrived
+        running = True
+        waiting: list[_SqliteJob] = []
+        taken: list[_SqliteJob] = []
+        while running or waiting:
+            arrived = list(self._drain(wait=not waiting))
+            running = running and None not in arrived
             waiting += [job for job in arrived if job is not None]
-            taken, waiting = _taken([job for job in waiting if not job.answer.cancelled()], taken)
+            taken, waiting = _next_commit([job for job in waiting if not job.answer.cancelled()], taken)
             if taken:
                 self._transact(taken)
                 _deliver(taken)
-                self._log.grew(sum(job.size or 0 for job in taken))
+                self._log.add_bytes(sum(job.size or 0 for job in taken))
         if self._connection is not None:
             self._connection.close()
 
-    def _arrived(self, *, wait: bool) -> Iterator[_Job | None]:
+    def _drain(self, *, wait: bool) -> Iterator[_SqliteJob | None]:
         with suppress(Empty):
             if wait:
                 yield self._jobs.get()
             while True:
                 yield self._jobs.get_nowait()
 
-    def _transact(self, jobs: list[_Job]) -> None:
+    def _transact(self, jobs: list[_SqliteJob]) -> None:
         try:
-            connection = self._connected()
+            connection = self._connect()
             connection.execute(f"BEGIN {self._mode}")
             try:
                 _run_jobs(connection, jobs)
@@ -167,26 +167,26 @@ class _Worker:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         except BaseException as error:  # noqa: BLE001 - callers wait for an answer whatever happens
-            told = _told(error, self._path) if isinstance(error, sqlite3.Error) else error
+            failure = _translate_error(error, self._path) if isinstance(error, sqlite3.Error) else error
             for job in jobs:
                 if not isinstance(job.result, BaseException):
-                    job.result = told
+                    job.result = failure
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = opened(self._path)
+            self._connection = open_connection(self._path)
         return self._connection
 
 
-def _taken(waiting: list[_Job], before: list[_Job]) -> tuple[list[_Job], list[_Job]]:
-    """What the next commit takes of what waits, and the rest. Small writes go first, and alone every other time."""
-    taken: list[_Job] = []
-    room = BYTES_TOGETHER
+def _next_commit(waiting: list[_SqliteJob], before: list[_SqliteJob]) -> tuple[list[_SqliteJob], list[_SqliteJob]]:
+    """The jobs of the next commit, and the rest. Small writes go first, and alone every other time."""
+    taken: list[_SqliteJob] = []
+    room = MAX_SHARED_BYTES
     ordered = sorted(waiting, key=lambda job: job.size is not None)
     small = sum(job.size is None for job in ordered)
     alone = small and any(job.size is not None for job in before)
-    for job in ordered[: min(small, MOST_TOGETHER) if alone else MOST_TOGETHER]:
+    for job in ordered[: min(small, MAX_SHARED) if alone else MAX_SHARED]:
         if room <= 0:
             break
         taken.append(job)
@@ -194,56 +194,56 @@ def _taken(waiting: list[_Job], before: list[_Job]) -> tuple[list[_Job], list[_J
     return taken, ordered[len(taken) :]
 
 
-def _deliver(jobs: list[_Job]) -> None:
+def _deliver(jobs: list[_SqliteJob]) -> None:
     for loop in {job.loop for job in jobs}:
         here = [job for job in jobs if job.loop is loop]
-        # A loop that was closed has nobody left to tell.
+        # A closed loop has no callers left.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_deliver_here, here)
+            loop.call_soon_threadsafe(_deliver_all, here)
 
 
-def _deliver_here(jobs: list[_Job]) -> None:
+def _deliver_all(jobs: list[_SqliteJob]) -> None:
     for job in jobs:
         job.deliver()
 
 
-def _run_jobs(connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-    sharing: dict[Callable[..., Steps[Any]], list[_Job]] = {}
+def _run_jobs(connection: sqlite3.Connection, jobs: list[_SqliteJob]) -> None:
+    sharing: dict[Callable[..., Transaction[Any]], list[_SqliteJob]] = {}
     for job in jobs:
         if job.size is None:
-            job.result = _run_apart(connection, job.steps)
+            job.result = _run_in_savepoint(connection, job.steps)
         else:
             sharing.setdefault(job.steps, []).append(job)
     for steps, shared in sharing.items():
-        for job, result in zip(shared, _run_shared(connection, steps, [job.one for job in shared]), strict=True):
+        for job, result in zip(shared, _run_shared(connection, steps, [job.item for job in shared]), strict=True):
             job.result = result
 
 
-def _run_shared(connection: sqlite3.Connection, steps: Shared[W, T], many: list[W]) -> list[T | Exception]:
-    results = _run_apart(connection, partial(steps, many))
+def _run_shared(connection: sqlite3.Connection, steps: SharedTransaction[W, T], many: list[W]) -> list[T | Exception]:
+    results = _run_in_savepoint(connection, partial(steps, many))
     if isinstance(results, Exception):
-        # One of them is to blame: each alone, then.
-        return [results] if len(many) == 1 else [_run_shared(connection, steps, [one])[0] for one in many]
+        # One of them failed: run each alone.
+        return [results] if len(many) == 1 else [_run_shared(connection, steps, [item])[0] for item in many]
     return results
 
 
-def _run_apart(connection: sqlite3.Connection, steps: Callable[[], Steps[T]]) -> T | Exception:
-    """What the steps come to. Their failure undoes nothing but themselves, unless it ended the whole transaction."""
+def _run_in_savepoint(connection: sqlite3.Connection, steps: Callable[[], Transaction[T]]) -> T | Exception:
+    """The result of the steps, or their error. An error undoes only these steps, unless it ended the transaction."""
     result: T | Exception
     connection.execute("SAVEPOINT job")
     try:
         result = _run(connection, steps())
     except Exception as error:
         if not connection.in_transaction:
-            # A full disk does this: what ran before in the transaction is undone too.
+            # A full disk does this; earlier steps of the transaction are undone, too.
             raise
         connection.execute("ROLLBACK TO job")
-        result = _told(error, None) if isinstance(error, sqlite3.Error) else error
+        result = _translate_error(error, None) if isinstance(error, sqlite3.Error) else error
     connection.execute("RELEASE job")
     return result
 
 
-def _run(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+def _run(connection: sqlite3.Connection, steps: Transaction[T]) -> T:
     try:
         query = next(steps)
         while True:
@@ -262,11 +262,11 @@ def _rows(connection: sqlite3.Connection, query: Query) -> list[Row]:
     return connection.execute(query.sql, query.values).fetchall()
 
 
-def _told(error: sqlite3.Error, path: Path | None) -> StoreError:
+def _translate_error(error: sqlite3.Error, path: Path | None) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0)
     where = f"the store {path}" if path else "the store"
-    if code in FULL:
-        return StoreFullError(f"{where} cannot write: {error}; make room on its disk, then try again")
+    if code in DISK_FULL_CODES:
+        return StoreFullError(f"{where} cannot write: {error}; free space on its disk, then try again")
     if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return StoreUnavailableError(f"{where} was held by another process for {BUSY_SECONDS:.0f} s: {error}")
+        return StoreUnavailableError(f"{where} was locked by another process for {BUSY_SECONDS:.0f} s: {error}")
     return StoreError(f"{where} failed: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""The file of SQLite and its log: how connections to it are opened, and the thread that copies the log into it.
+"""SQLite connections, and the thread that checkpoints the write-ahead log into the database file.
 
-Always true: a connection writes to disk before it says that it wrote; nobody waits for the thread.
+Always true: a commit returns after it is on disk; nobody waits for the thread.
 """
 
 import sqlite3
@@ -9,30 +9,30 @@ from pathlib import Path
 from threading import Event, Thread
 
 # Larger pages and fewer checkpoints: blobs of a megabyte are written a third faster than with the defaults.
-PAGE = 16_384
-# Copying takes a fifth of a write. The thread does it while the next groups are written; what these add is left to
-# the writer, since only a log that was copied whole is begun anew. With more left, others wait longer for that moment:
-# with 16 MB the p99 of a heartbeat under load was 62 ms, with 4 it is 42.
-COPY_BYTES = 4 * 2**20
+PAGE_BYTES = 16_384
+# A checkpoint takes a fifth of a write. The thread does it while the next groups are written; what these add is left to
+# the writer, since only a fully checkpointed log restarts. More bytes make others wait longer for that moment: with
+# 16 MB the p99 of a heartbeat under load was 62 ms, with 4 MB it is 42 ms.
+CHECKPOINT_BYTES = 4 * 2**20
 CHECKPOINT_PAGES = 4_000
-# Room for the blobs of a shared commit: with the default of 2 MB they are written out before it.
+# Room for the blobs of a shared commit: with the default of 2 MB they would be written out before it.
 CACHE_KB = 65_536
 BUSY_SECONDS = 30.0
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_connection(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
         for pragma in (
-            f"page_size = {PAGE}",
+            f"page_size = {PAGE_BYTES}",
             "journal_mode = WAL",
             "synchronous = FULL",
             "fullfsync = ON",
             f"cache_size = -{CACHE_KB}",
             f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
-            f"journal_size_limit = {4 * CHECKPOINT_PAGES * PAGE}",
+            f"journal_size_limit = {4 * CHECKPOINT_PAGES * PAGE_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
     except BaseException:
@@ -41,35 +41,35 @@ def opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class Log:
-    """Copies what was committed into the file, whenever the log grew by so much."""
+class WalCheckpointer:
+    """Checkpoints the log in a thread whenever it grew by CHECKPOINT_BYTES."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._grown = 0
+        self._pending_bytes = 0
         self._due = Event()
-        self._going = True
+        self._running = True
         self._thread = Thread(target=self._work, name="hermes-rl-store-log", daemon=True)
         self._thread.start()
 
-    def grew(self, size: int) -> None:
-        self._grown += size
-        if self._grown >= COPY_BYTES:
-            self._grown = 0
+    def add_bytes(self, size: int) -> None:
+        self._pending_bytes += size
+        if self._pending_bytes >= CHECKPOINT_BYTES:
+            self._pending_bytes = 0
             self._due.set()
 
     def close(self) -> None:
-        self._going = False
+        self._running = False
         self._due.set()
         self._thread.join()
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
-        while self._due.wait() and self._going:
+        while self._due.wait() and self._running:
             self._due.clear()
-            # Whoever writes is told of a full disk; here it means that the log stays as it is.
+            # Writers report a full disk; here the log just stays as it is.
             with suppress(sqlite3.Error):
-                connection = connection or opened(self._path)
+                connection = connection or open_connection(self._path)
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         if connection is not None:
             connection.close()

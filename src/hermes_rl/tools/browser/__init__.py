@@ -1,1 +1,1 @@
-"""The `browser` toolset: a real Chromium, one for an environment, with a private context for each rollout."""
+"""The `browser` toolset: one Chromium per environment, with a private context per rollout."""

@@ -1,7 +1,7 @@
-"""One Chromium, and the contexts of rollouts in it.
+"""One Chromium process and its per-rollout contexts.
 
-A browser that died is noticed when the next rollout asks for a context, and that rollout gets a fresh one. Chromium
-is told none of our environment variables, where keys are; it ends with this process, however that ends.
+A dead browser is replaced when the next rollout asks for a context. Chromium gets only a few environment variables,
+none that may hold keys, and ends with this process.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hermes_rl.errors import ConfigError, ToolHostError
+from hermes_rl.core.errors import ConfigError, ToolHostError
 from hermes_rl.tools.browser.settings import BrowserSettings
 from hermes_rl.tools.browser.tab import Tab
 
@@ -21,25 +21,34 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_TIMEOUT, CLOSE_TIMEOUT = 60.0, 10.0
-# What a program needs to find its files and its screen.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR")
+PASSED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+)
 
 
 class Chromium:
     def __init__(self, settings: BrowserSettings) -> None:
-        _need_playwright()
+        _require_playwright()
         self.settings = settings
-        self.executable = found_executable(settings.executable)
-        self.started = 0
+        self.executable = find_executable(settings.executable)
+        self.start_count = 0
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         try:
-            await self._living()
+            await self._running_browser()
         except ToolHostError as error:
-            raise ConfigError(f"the browser toolset cannot work here: {error}") from None
+            raise ConfigError(f"the browser toolset is not available here: {error}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -47,22 +56,22 @@ class Chromium:
 
     @asynccontextmanager
     async def tab(self) -> AsyncIterator[Tab]:
-        """A context of its own: no cookie, storage or cache is shared with another rollout's."""
+        """A private context: no cookies, storage or cache are shared between rollouts."""
         browser, context = await self._new_context()
         try:
-            yield await Tab.opened(browser, context, self.settings)
+            yield await Tab.open(browser, context, self.settings)
         finally:
-            await _closed(context.close())
+            await _close_quietly(context.close())
 
     async def _new_context(self) -> "tuple[Browser, BrowserContext]":
         from playwright.async_api import Error
 
         width, height = self.settings.viewport
         for attempt in (1, 2):
-            browser = await self._living()
+            browser = await self._running_browser()
             try:
                 async with asyncio.timeout(START_TIMEOUT):
-                    # A fixed place and time, so that a page shows the same on every machine.
+                    # Fixed locale and time zone, so that pages look the same on every machine.
                     context = await browser.new_context(
                         viewport={"width": width, "height": height},
                         accept_downloads=False,
@@ -71,16 +80,16 @@ class Chromium:
                     )
                 return browser, context
             except (Error, TimeoutError) as error:
-                # It may have died a moment ago, with the news still on its way.
+                # It may have died without being reported yet.
                 if attempt == 2:
-                    raise ToolHostError("browser_start", f"Chromium opens no page: {_short(error)}") from None
+                    raise ToolHostError("browser_start", f"Chromium cannot open a page: {_shorten(error)}") from None
                 await self._stop(browser)
         raise AssertionError("unreachable")
 
-    async def _living(self) -> "Browser":
+    async def _running_browser(self) -> "Browser":
         async with self._starting:
             if self._browser is None or not self._browser.is_connected():
-                await self._end()
+                await self._close_all()
                 self._browser = await self._start()
             return self._browser
 
@@ -96,37 +105,37 @@ class Chromium:
                     headless=self.settings.headless,
                     args=self.settings.arguments(),
                     chromium_sandbox=os.geteuid() != 0 if sandbox is None else sandbox,
-                    env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+                    env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
                 )
         except (Error, OSError, TimeoutError) as error:
-            await self._end()
-            raise ToolHostError("browser_start", f"{self.executable} does not start: {_short(error)}") from None
+            await self._close_all()
+            raise ToolHostError("browser_start", f"{self.executable} does not start: {_shorten(error)}") from None
         except BaseException:
-            await self._end()
+            await self._close_all()
             raise
-        self.started += 1
+        self.start_count += 1
         return browser
 
     async def _stop(self, browser: "Browser | None" = None) -> None:
-        """Close the browser, or only if it is still this one."""
+        """Close the browser; with an argument, only if that one is still current."""
         async with self._starting:
             if browser is None or self._browser is browser:
-                await self._end()
+                await self._close_all()
 
-    async def _end(self) -> None:
+    async def _close_all(self) -> None:
         playwright, browser, self._playwright, self._browser = self._playwright, self._browser, None, None
         if browser is not None:
-            await _closed(browser.close())
+            await _close_quietly(browser.close())
         if playwright is not None:
-            await _closed(playwright.stop())
+            await _close_quietly(playwright.stop())
 
 
-def found_executable(named: str | None) -> str:
-    """The Chromium to start; ConfigError that says what to install when there is none."""
-    if named is not None:
-        path = shutil.which(Path(named).expanduser())
+def find_executable(configured: str | None) -> str:
+    """The Chromium executable; ConfigError with what to install when there is none."""
+    if configured is not None:
+        path = shutil.which(Path(configured).expanduser())
         if path is None:
-            raise ConfigError(f"tool_settings.browser.executable: {named} is no program on this machine")
+            raise ConfigError(f"tool_settings.browser.executable: {configured} is not a program on this machine")
         return path
     for name in NAMES:
         if path := shutil.which(name):
@@ -137,14 +146,14 @@ def found_executable(named: str | None) -> str:
     )
 
 
-async def _closed(closing: Awaitable[None]) -> None:
-    """What is being closed may be dead already."""
+async def _close_quietly(closing: Awaitable[None]) -> None:
+    """Close something that may already be dead."""
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await closing
 
 
-def _need_playwright() -> None:
+def _require_playwright() -> None:
     try:
         import playwright.async_api  # noqa: F401
     except ImportError as error:
@@ -153,5 +162,5 @@ def _need_playwright() -> None:
         ) from None
 
 
-def _short(error: BaseException) -> str:
+def _shorten(error: BaseException) -> str:
     return str(error)[:1000] or type(error).__name__

@@ -1,4 +1,4 @@
-"""The `browser` toolset's settings, and what they mean for Chromium's command line."""
+"""The `browser` toolset's settings and Chromium's command line."""
 
 import re
 
@@ -7,8 +7,8 @@ from pydantic import Field, field_validator
 from hermes_rl.tools.toolset import ToolsetSettings
 
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\]")
-# Chromium speaks to its maker at every start otherwise; a page's traffic is all that should leave the machine.
-QUIET = (
+# Without these Chromium contacts Google at every start; only page traffic should leave the machine.
+QUIET_FLAGS = (
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -20,31 +20,31 @@ QUIET = (
 
 class BrowserSettings(ToolsetSettings):
     executable: str | None = Field(
-        None, description="Path of Chromium; looked for as chromium, chromium-browser, google-chrome when left out."
+        default=None, description="Path of Chromium. Default: chromium, chromium-browser or google-chrome on PATH."
     )
-    headless: bool = Field(True, description="Without a window; false shows one, on a machine with a screen.")
-    timeout: float = Field(30, gt=0, description="Seconds a page may take to load, and any other call to answer.")
-    viewport: tuple[int, int] = Field((1280, 720), description="Width and height of the page in pixels.")
+    headless: bool = Field(default=True, description="Run without a window; false needs a display.")
+    timeout: float = Field(default=30, gt=0, description="Timeout of a page load, and of any other call, in seconds.")
+    viewport: tuple[int, int] = Field(default=(1280, 720), description="Width and height of the page in pixels.")
     allowed_hosts: list[str] | None = Field(
-        None, description="Hosts that may be reached: example.com, *.example.com, 127.0.0.1; any when left out."
+        default=None, description="Allowed hosts: example.com, *.example.com, 127.0.0.1. Default: any."
     )
     chromium_sandbox: bool | None = Field(
-        None, description="Chromium's own sandbox around pages; on unless we run as root, where it cannot start."
+        default=None, description="Chromium's own sandbox. Default: on, except as root, where it cannot start."
     )
 
     @field_validator("viewport")
     @classmethod
-    def _is_a_size(cls, value: tuple[int, int]) -> tuple[int, int]:
+    def _check_viewport(cls, value: tuple[int, int]) -> tuple[int, int]:
         if not all(100 <= side <= 10_000 for side in value):
-            raise ValueError("width and height are from 100 to 10000 pixels")
+            raise ValueError("width and height must be from 100 to 10000 pixels")
         return value
 
     @field_validator("allowed_hosts")
     @classmethod
-    def _are_hosts(cls, value: list[str] | None) -> list[str] | None:
+    def _check_hosts(cls, value: list[str] | None) -> list[str] | None:
         for host in value or []:
             if not HOST.fullmatch(host):
-                raise ValueError(f"{host!r} is no host; give a name or an address, without scheme and port")
+                raise ValueError(f"{host!r} is not a host; give a name or an address, without scheme and port")
         return value
 
     def allows(self, host: str) -> bool:
@@ -57,12 +57,12 @@ class BrowserSettings(ToolsetSettings):
         )
 
     def arguments(self) -> list[str]:
-        """What Chromium is started with besides Playwright's own.
+        """Chromium's arguments in addition to Playwright's.
 
-        Other hosts are made unknown to Chromium's resolver. Intercepting requests, the usual way, would leave out
+        Hosts that are not allowed fail in Chromium's resolver. Intercepting requests, the usual way, would miss
         redirects, web sockets and service workers.
         """
         if self.allowed_hosts is None:
-            return list(QUIET)
+            return list(QUIET_FLAGS)
         rules = ", ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {host}" for host in self.allowed_hosts)])
-        return [*QUIET, f"--host-resolver-rules={rules}"]
+        return [*QUIET_FLAGS, f"--host-resolver-rules={rules}"]

@@ -1,4 +1,4 @@
-"""The `browser` toolset's tools. Refs come from the latest snapshot and die with the page it was taken of."""
+"""The `browser` toolset's tools. Refs come from the latest snapshot and are valid only for its page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,1 +1,1 @@
-"""The `web` toolset: searching with one of five providers, and reading the pages found."""
+"""The `web` toolset: search with one of five providers, and read the pages found."""

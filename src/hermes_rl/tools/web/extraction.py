@@ -1,39 +1,39 @@
-"""The text of an HTML page: its title, and its content as Markdown without menus and footers."""
+"""Extracts the title and the main content of an HTML page as Markdown, without menus and footers."""
 
 import html
 import logging
 import re
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 TITLE = re.compile(r"<title\b[^>]*>(.*?)</title\s*>", re.IGNORECASE | re.DOTALL)
 DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
-# A title stands near the top; looking no further keeps the search short on pages that have none.
-HEAD = 100_000
-UNHEARD = logging.NullHandler()
+# The title is near the top; searching only there is fast on pages without one.
+HEAD_CHARS = 100_000
+NULL_HANDLER = logging.NullHandler()
 
 
-def need_trafilatura() -> None:
-    """ConfigError with the line to run when the extra is not installed."""
+def require_trafilatura() -> None:
+    """ConfigError with the install command when the extra is missing."""
     try:
         import trafilatura  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"reading HTML pages needs the web extra ({error}): pip install 'hermes-rl[web]'") from None
 
 
-def page_of_html(source: str) -> tuple[str, str]:
-    """Title and text; everything that is shown when no main content can be told from the rest."""
-    need_trafilatura()
+def extract_page(source: str) -> tuple[str, str]:
+    """Title and main text; all visible text when no main content is found."""
+    require_trafilatura()
     import trafilatura
 
-    # It warns of every page it finds little on; whoever has set up logging still reads that, a terminal does not.
-    logging.getLogger("trafilatura").addHandler(UNHEARD)
-    found = TITLE.search(source[:HEAD])
-    title = " ".join(html.unescape(found[1]).split()) if found else ""
-    # It names an encoding, which decoded text no longer has; lxml refuses such a text.
+    # It warns about every page with little text; with this handler the warnings do not go to stderr by default.
+    logging.getLogger("trafilatura").addHandler(NULL_HANDLER)
+    match = TITLE.search(source[:HEAD_CHARS])
+    title = " ".join(html.unescape(match[1]).split()) if match else ""
+    # lxml rejects decoded text with an encoding declaration.
     source = DECLARATION.sub("", source, count=1)
-    if "<html" not in source[:HEAD].lower():
-        # trafilatura takes what lacks this tag, which HTML allows, for no page at all.
+    if "<html" not in source[:HEAD_CHARS].lower():
+        # trafilatura rejects a page without this tag, although HTML allows it.
         source = f"<html><body>{source}</body></html>"
     text = trafilatura.extract(
         source, output_format="markdown", include_links=True, include_tables=True, include_comments=False, fast=True

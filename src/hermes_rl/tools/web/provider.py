@@ -1,4 +1,4 @@
-"""What a search provider is. A new one is a file beside this one and a line in toolset.py."""
+"""The search provider interface. To add one, implement it and list it in toolset.py."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One result; `text` is a short part of the page."""
+    """One result; `text` is an excerpt of the page."""
 
     title: str
     url: str
@@ -14,6 +14,6 @@ class SearchHit:
 
 
 class SearchProvider(Protocol):
-    """Raises ToolUseError for a query it refuses, and ToolHostError when it cannot answer at all."""
+    """Raises ToolUseError for a rejected query and ToolHostError when the provider fails."""
 
     async def search(self, query: str, limit: int) -> list[SearchHit]: ...

@@ -1,1 +1,1 @@
-"""The inference server beside the trainer: chat, text and tokens from the newest weights, each with its version."""
+"""The inference server of the trainer: chat, text and tokens from the newest weights, each with its version."""

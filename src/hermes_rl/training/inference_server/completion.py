@@ -1,7 +1,7 @@
-"""Completion: what was sampled, what ended it, and what it says without that.
+"""Completion: the sampled tokens, the stop that ended them, and the text without it.
 
-Always true: it makes no difference whether the sampler stopped at a stop string by itself or went on: the tokens end
-with the one that completes it, and the text before it.
+Always true: it makes no difference whether the sampler honours stop strings: the tokens end with the one that completes
+the stop string, and the text ends before it.
 """
 
 from bisect import bisect_left
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.chat_format import ChatFormat
-from hermes_rl.tokens.exchange import Finish, Sampled
+from hermes_rl.inference.tokens.chat_format import ChatFormat
+from hermes_rl.inference.tokens.completion import Finish, Sampled
 
 
 class Completion(NamedTuple):
@@ -22,7 +22,7 @@ class Completion(NamedTuple):
 
     @property
     def finish_reason(self) -> str:
-        """As on the wire, where a full context is a length too."""
+        """In OpenAI's terms, where a full context is `length` too."""
         return "stop" if self.sampled.finish is Finish.STOP else "length"
 
     def text(self, chat_format: ChatFormat) -> str:
@@ -31,20 +31,20 @@ class Completion(NamedTuple):
         return chat_format.decode(self.sampled.tokens if self.matched is None else self.sampled.tokens[:-1])
 
     def readable(self, chat_format: ChatFormat) -> Sequence[int]:
-        """The ids to read a reply from: without a stop that the format does not know."""
+        """The ids to parse a reply from, without a stop that the format does not know."""
         tokens = self.sampled.tokens
         if self.before is None:
             own = self.matched is None or self.matched in chat_format.stop_token_ids
             return tokens if own else tokens[:-1]
-        # The last few tokens hold the stop string, and perhaps the end of what was said.
-        kept = len(tokens)
-        while not self.before.startswith(said := chat_format.decode(tokens[:kept])):
-            kept -= 1
-        return [*tokens[:kept], *chat_format.encode(self.before.removeprefix(said))]
+        # The last few tokens hold the stop string, and possibly the end of the text before it.
+        count = len(tokens)
+        while not self.before.startswith(text := chat_format.decode(tokens[:count])):
+            count -= 1
+        return [*tokens[:count], *chat_format.encode(self.before.removeprefix(text))]
 
 
-def ended(sampled: Sampled, request: SamplingRequest, chat_format: ChatFormat) -> Completion:
-    """The completion as the request wants it to end."""
+def end_at_stop(sampled: Sampled, request: SamplingRequest, chat_format: ChatFormat) -> Completion:
+    """Cut a completion at the first stop string of the request."""
     tokens, stop = sampled.tokens, request.stop
 
     def holds_stop(count: int) -> bool:
@@ -56,6 +56,6 @@ def ended(sampled: Sampled, request: SamplingRequest, chat_format: ChatFormat) -
         return Completion(sampled, tokens[-1] if by_token else None)
     count = bisect_left(range(len(tokens)), True, key=holds_stop)
     text = chat_format.decode(tokens[:count])
-    place, matched = min((text.find(string), string) for string in stop if string in text)
+    position, matched = min((text.find(string), string) for string in stop if string in text)
     cut = Sampled(tokens[:count], sampled.logprobs[:count], sampled.versions[:count], Finish.STOP)
-    return Completion(cut, matched, text[:place])
+    return Completion(cut, matched, text[:position])

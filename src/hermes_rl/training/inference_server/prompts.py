@@ -1,18 +1,18 @@
-"""Prompts as bodies hold them, text or ids, one or many: always a list of lists of ids from here on."""
+"""Normalizes prompts, text or ids, one or many, to a list of id lists."""
 
 from collections.abc import Sequence
 
-from hermes_rl.tokens.chat_format import ChatFormat
+from hermes_rl.inference.tokens.chat_format import ChatFormat
 
 
-def encoded_prompts(
+def encode_prompts(
     prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], chat_format: ChatFormat
 ) -> tuple[list[list[int]], bool]:
-    """The ids of each prompt, and whether it was one alone."""
+    """The ids of each prompt, and whether it was a single prompt."""
     if isinstance(prompt, str):
         return [chat_format.encode(prompt)], True
-    alone = [one for one in prompt if isinstance(one, int)]
-    many = [one for one in prompt if not isinstance(one, int)]
-    if alone:
-        return [alone], True
-    return [chat_format.encode(one) if isinstance(one, str) else list(one) for one in many], False
+    single = [item for item in prompt if isinstance(item, int)]
+    many = [item for item in prompt if not isinstance(item, int)]
+    if single:
+        return [single], True
+    return [chat_format.encode(item) if isinstance(item, str) else list(item) for item in many], False

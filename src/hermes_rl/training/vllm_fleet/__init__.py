@@ -1,1 +1,1 @@
-"""vLLM servers as the sampler: each new set of weights is loaded into them while they run."""
+"""vLLM servers as the sampler: new weights are loaded into them while they run."""

@@ -1,10 +1,9 @@
-"""VllmServer: one vLLM whose adapters come and go while it runs, each version of the weights under a name of its own.
+"""VllmServer: one vLLM server with runtime LoRA loading, where each version has a unique adapter name.
 
-Measured on vLLM 0.32: loading in place (`load_inplace`) changes the weights under completions that are under way, and
-their `weight_versions` do not tell; from a path that was loaded before it also goes on from the old weights' prefix
-cache. Under a name of its own, a completion ends on the weights it began with. An adapter that others pushed out of its
-slot is read from its folder again, between two tokens; where the folder is gone, that is the end of the engine. So
-`loaded` names the versions whose folders must stay.
+Measured on vLLM 0.32: `load_inplace` changes the weights under running completions without a trace in their
+`weight_versions`, and a path loaded before also reuses the prefix cache of the old weights. With unique names a
+completion finishes on the weights it started with. An adapter evicted from its slot is reloaded from its folder between
+two tokens, and a missing folder crashes the engine: folders of versions in `loaded` must stay.
 """
 
 import asyncio
@@ -15,49 +14,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.errors import EndpointError
+from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.managed_server import generate
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.tokens.exchange import Answer
-from hermes_rl.training.vllm_fleet.scoring import prompt_logprobs, scoring_request
+from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.training.vllm_fleet.prompt_logprobs import prompt_logprobs, scoring_request
 
-# One token after one token: what any model can do.
-PROOF = SamplingRequest.of({"max_tokens": 1})
-PROOF_IDS = (0,)
-# Seconds for an answer that takes no computing.
-LOOK_TIME = 10.0
+# One prompt token, one completion token: any working model can do it.
+PROBE = SamplingRequest.from_parameters({"max_tokens": 1})
+PROBE_IDS = (0,)
+# For requests that need no computation.
+METADATA_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """A version of the policy: a PEFT folder, or none for the model that the server was started with."""
+class AdapterWeights:
+    """A policy version: a PEFT folder, or None for the server's base model."""
 
     version: int
     folder: Path | None
 
     @classmethod
-    def at(cls, version: int, folder: Path | None) -> "Weights":
+    def resolve(cls, version: int, folder: Path | None) -> "AdapterWeights":
         return cls(version, folder and folder.resolve())
 
 
 class VllmServer:
-    """`version` is what the next request is answered from; None while the server is out of the rotation."""
+    """`version` answers the next request; None while the server is out of the rotation."""
 
-    def __init__(self, endpoint: Endpoint, run: str, life: str) -> None:
+    def __init__(self, endpoint: Endpoint, run: str, session: str) -> None:
         self.endpoint = endpoint
         self.version: int | None = None
         self.running: Counter[int] = Counter()
-        """Completions under way, by version."""
-        self.joined = 0
-        """How often it came into the rotation."""
+        """Completions in flight, by version."""
+        self.generation = 0
+        """Number of times the server joined the rotation."""
         self.failures = 0
-        """In a row: a request that it answers ends them."""
-        self.trouble = ""
+        """Consecutive failures."""
+        self.problem = ""
         self.context_tokens: int | None = None
-        self.changing = asyncio.Lock()
-        """Held by whoever loads and unloads."""
-        self._run, self._life = run, life
+        self.lock = asyncio.Lock()
+        """Held while loading and unloading."""
+        self._run, self._session = run, session
         self._model = ""
         self._names: dict[int, str] = {}
 
@@ -74,7 +73,7 @@ class VllmServer:
         return frozenset(self._names)
 
     @contextmanager
-    def under_way(self, version: int, completions: int) -> Iterator[None]:
+    def in_flight(self, version: int, completions: int) -> Iterator[None]:
         self.running[version] += completions
         try:
             yield
@@ -83,9 +82,9 @@ class VllmServer:
             if not self.running[version]:
                 del self.running[version]
 
-    async def look(self) -> None:
-        """See what it has: its model, and adapters of this life. Those of the run's earlier lives are unloaded."""
-        answer = await self.endpoint.get("/models", timeout=LOOK_TIME)
+    async def refresh_models(self) -> None:
+        """Read the base model and this session's adapters; unload adapters of the run's previous sessions."""
+        answer = await self.endpoint.get("/models", timeout=METADATA_TIMEOUT_S)
         rows = answer.get("data") if isinstance(answer, Mapping) else None
         models = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
         base = next((row for row in models if not row.get("parent")), None)
@@ -96,25 +95,25 @@ class VllmServer:
         names = {str(row.get("id")) for row in models}
         self._names = {version: name for version, name in self._names.items() if name in names}
         for name in names:
-            if name.startswith(f"{self._run}@") and not name.startswith(f"{self._run}@{self._life}-"):
-                await self._unload(name, LOOK_TIME)
+            if name.startswith(f"{self._run}@") and not name.startswith(f"{self._run}@{self._session}-"):
+                await self._unload(name, METADATA_TIMEOUT_S)
 
-    async def take(self, weights: Weights, timeout: float) -> None:
-        """Have the weights where they can be sampled from, beside those that are there."""
+    async def load_weights(self, weights: AdapterWeights, timeout: float) -> None:
+        """Load the weights, in addition to those already loaded."""
         version, name = weights.version, self._model
         if version in self._names:
             return
         if weights.folder is not None:
-            name = f"{self._run}@{self._life}-v{version}"
+            name = f"{self._run}@{self._session}-v{version}"
             await self._load(name, weights.folder, timeout)
         self._names[version] = name
 
-    async def prove(self, version: int, timeout: float) -> None:
-        """Sample a token: a server whose engine hangs still answers for its list of models."""
-        await generate(self.endpoint, PROOF_IDS, PROOF, self._names[version], "train", timeout)
+    async def probe(self, version: int, timeout: float) -> None:
+        """Sample a token: a server with a hanging engine still lists its models."""
+        await generate(self.endpoint, PROBE_IDS, PROBE, self._names[version], "train", timeout)
 
-    async def drop(self, version: int, timeout: float) -> None:
-        """Let an adapter go; one that cannot be unloaded is pushed out by those that come after it."""
+    async def unload(self, version: int, timeout: float) -> None:
+        """Unload an adapter; if that fails, later adapters evict it."""
         name = self._names[version]
         if name != self._model:
             await self._unload(name, timeout)
@@ -130,16 +129,16 @@ class VllmServer:
 
     async def _load(self, name: str, folder: Path, timeout: float) -> None:
         try:
-            await self.endpoint.tell(
+            await self.endpoint.command(
                 "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout=timeout
             )
         except EndpointError as error:
-            # A load whose answer was lost has been done all the same; no other weights have this name.
+            # An earlier load whose response was lost succeeded; the name is unique to these weights.
             if error.cause != "http_400" or "already been loaded" not in str(error):
                 raise
 
     async def _unload(self, name: str, timeout: float) -> None:
         try:
-            await self.endpoint.tell("/unload_lora_adapter", {"lora_name": name}, timeout=timeout)
+            await self.endpoint.command("/unload_lora_adapter", {"lora_name": name}, timeout=timeout)
         except EndpointError:
             return

@@ -1,8 +1,8 @@
-"""Weights out: a run's adapter as PEFT, as a whole model or as a file for llama.cpp, with a card that says whence."""
+"""Weight export: a run's adapter as PEFT, as a merged model or as GGUF for llama.cpp, with a model card."""
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 try:
-    import numpy  # noqa: F401, ICN001 (to say what is missing before the parts do)
+    import numpy  # noqa: F401, ICN001 (imported first for a clear error message)
 except ImportError as error:
-    raise ConfigError("weights are computed with numpy: pip install 'hermes-rl[train]'") from error
+    raise ConfigError("weight export needs numpy: pip install 'hermes-rl[train]'") from error

@@ -1,58 +1,58 @@
-"""Which weights are meant: a run by its name or folder, a PEFT folder, or a tinker:// path."""
+"""Finds the weights that a reference names: a run or its folder, a PEFT folder, or a tinker:// path."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_rl.errors import ConfigError
-from hermes_rl.home import rl_home
-from hermes_rl.secrets import HIDDEN, resolved_key
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.paths import rl_home
+from hermes_rl.core.secrets import HIDDEN, resolve_key
 from hermes_rl.training.weights.adapter import CONFIG
 from hermes_rl.training.weights.download import Remote
-from hermes_rl.training.weights.run_facts import RunFacts, SavedWeights, read_run
+from hermes_rl.training.weights.run_metadata import RunMetadata, SavedWeights, read_run
 
 RUN_FILES = ("run.json", "lineage.jsonl")
 SCHEME = "tinker://"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where the weights are: in a PEFT folder or at an engine. `run` and `saved` are those of a run of ours."""
+class WeightSource:
+    """Weights in a PEFT folder or at an engine. `run` and `saved` are set if they come from a local run."""
 
     name: str
-    place: Path | Remote
-    run: RunFacts | None = None
+    location: Path | Remote
+    run: RunMetadata | None = None
     saved: SavedWeights | None = None
     base_model: str | None = None
 
 
 def find_source(
     reference: str, *, base_url: str | None = None, api_key: str | None = None, step: int | None = None
-) -> Source:
-    """What the reference names; ConfigError when it names nothing. `base_url` is the engine's, if not the run's own."""
-    key = None if api_key is None else resolved_key(api_key, "--api-key")
+) -> WeightSource:
+    """Resolve a reference; raises ConfigError if nothing matches. `base_url` overrides the run's engine."""
+    key = None if api_key is None else resolve_key(api_key, "--api-key")
     if reference.startswith(SCHEME):
         state = reference if "/weights/" in reference else None
         name = reference.removeprefix(SCHEME).replace("/", "-").replace(":", "-")
-        return Source(name, Remote(reference, state, base_url, key))
+        return WeightSource(name, Remote(reference, state, base_url, key))
     for folder in (Path(reference).expanduser(), rl_home() / "runs" / reference):
         if (folder / CONFIG).is_file():
-            return Source(folder.resolve().name, folder)
+            return WeightSource(folder.resolve().name, folder)
         if any((folder / name).is_file() for name in RUN_FILES):
-            return _of_run(folder, base_url, key, step)
+            return _run_source(folder, base_url, key, step)
     raise ConfigError(
-        f"there are no weights {reference}: name a run of `hermes-rl trainer` below {rl_home() / 'runs'}, its folder, "
-        "a PEFT folder or a tinker:// path. Rows of recorded groups are `hermes-rl export sft` and `export dpo`."
+        f"no weights found for {reference}: give a run in {rl_home() / 'runs'}, its folder, a PEFT folder or a "
+        "tinker:// path. To export recorded groups, use `hermes-rl export sft` or `export dpo`."
     )
 
 
-def _of_run(folder: Path, base_url: str | None, api_key: str | None, step: int | None) -> Source:
+def _run_source(folder: Path, base_url: str | None, api_key: str | None, step: int | None) -> WeightSource:
     run = read_run(folder)
     saved = run.weights(step)
     base_url = base_url or run.settings.get("base_url")
-    told = run.settings.get("api_key")
-    # A literal key was never kept, and an engine of one's own asks for none.
-    if api_key is None and base_url is None and told and told != HIDDEN:
-        api_key = resolved_key(str(told), "the run's api_key")
+    saved_key = run.settings.get("api_key")
+    # A literal key was never saved, and a self-hosted engine needs none.
+    if api_key is None and base_url is None and saved_key and saved_key != HIDDEN:
+        api_key = resolve_key(str(saved_key), "the run's api_key")
     remote = Remote(saved.sampler, saved.state, base_url, api_key)
     base = run.settings.get("base_model")
-    return Source(run.name, remote, run, saved, str(base) if base else None)
+    return WeightSource(run.name, remote, run, saved, str(base) if base else None)

@@ -1,7 +1,7 @@
-"""Safetensors files: mapped to read, and written tensor by tensor, so that a large model never lies in memory whole.
+"""Safetensors files: memory-mapped for reading, written tensor by tensor, so that no model is ever fully in memory.
 
-Always true: a tensor that is not computed with leaves byte for byte as it came. bfloat16, which numpy does not know, is
-read as float32 and rounded to the nearest, ties to even, as torch does.
+Always true: a tensor that is not computed with is copied byte for byte. bfloat16, which numpy lacks, is read as float32
+and rounded to nearest even, as torch does.
 """
 
 import json
@@ -13,111 +13,108 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hermes_rl.errors import ConfigError
+from hermes_rl.core.errors import ConfigError
 
 Floats = NDArray[np.float32]
 
 ALIGNMENT = 8
-# The format's own bound on its header.
-LONGEST_HEADER = 100_000_000
+# The limit of the format.
+MAX_HEADER_BYTES = 100_000_000
 BFLOAT16 = "BF16"
 NUMPY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 FLOATING = frozenset({*NUMPY_TYPES, BFLOAT16})
 
 
 class Tensor(NamedTuple):
-    """A tensor as it is stored: its type in safetensors' words, its shape, and its bytes."""
+    """A stored tensor; `dtype` is safetensors' name."""
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     data: bytes | memoryview
 
 
-class Form(NamedTuple):
-    """What a file's header says of a tensor; `size` is in bytes."""
+class TensorInfo(NamedTuple):
+    """The header entry of a tensor; `size` is in bytes."""
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     size: int
 
     @classmethod
-    def of(cls, kind: str, shape: tuple[int, ...]) -> "Form":
-        width = 2 if kind == BFLOAT16 else np.dtype(NUMPY_TYPES[kind]).itemsize
-        return cls(kind, shape, int(np.prod(shape, dtype=np.int64)) * width)
+    def for_shape(cls, dtype: str, shape: tuple[int, ...]) -> "TensorInfo":
+        width = 2 if dtype == BFLOAT16 else np.dtype(NUMPY_TYPES[dtype]).itemsize
+        return cls(dtype, shape, int(np.prod(shape, dtype=np.int64)) * width)
 
 
 class TensorFile:
-    """One file, open for as long as it is referred to."""
+    """One file, mapped while referenced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
                 self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            self.forms, self._begins = _header(self._data)
+            self.infos, self._offsets = _read_header(self._data)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is no whole safetensors file: {error}") from error
+            raise ConfigError(f"{path} is not a complete safetensors file: {error}") from error
 
     def __getitem__(self, name: str) -> Tensor:
-        kind, shape, size = self.forms[name]
-        return Tensor(kind, shape, self._data[self._begins[name] : self._begins[name] + size])
+        dtype, shape, size = self.infos[name]
+        return Tensor(dtype, shape, self._data[self._offsets[name] : self._offsets[name] + size])
 
 
-def floats(tensor: Tensor) -> Floats:
-    if tensor.kind == BFLOAT16:
+def to_float32(tensor: Tensor) -> Floats:
+    if tensor.dtype == BFLOAT16:
         wide = np.frombuffer(tensor.data, "<u2").astype(np.uint32) << 16
         return wide.view(np.float32).reshape(tensor.shape)
-    if tensor.kind not in NUMPY_TYPES:
-        raise ConfigError(
-            f"weights of type {tensor.kind} cannot be computed with; use the model as it was before it was quantised"
-        )
-    return np.frombuffer(tensor.data, NUMPY_TYPES[tensor.kind]).astype(np.float32).reshape(tensor.shape)
+    if tensor.dtype not in NUMPY_TYPES:
+        raise ConfigError(f"weights of type {tensor.dtype} are not supported; use the model before quantization")
+    return np.frombuffer(tensor.data, NUMPY_TYPES[tensor.dtype]).astype(np.float32).reshape(tensor.shape)
 
 
-def stored(values: Floats, kind: str) -> Tensor:
-    """The values in one of the types above."""
-    if kind == BFLOAT16:
+def to_tensor(values: Floats, dtype: str) -> Tensor:
+    if dtype == BFLOAT16:
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        halves = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-        # Adding to a NaN's bits could make it infinity.
-        halves[np.isnan(values)] = 0x7FC0
-        return Tensor(kind, values.shape, halves.tobytes())
-    return Tensor(kind, values.shape, values.astype(NUMPY_TYPES[kind]).tobytes())
+        upper = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+        # Rounding up the bits of a NaN could give infinity.
+        upper[np.isnan(values)] = 0x7FC0
+        return Tensor(dtype, values.shape, upper.tobytes())
+    return Tensor(dtype, values.shape, values.astype(NUMPY_TYPES[dtype]).tobytes())
 
 
-def write_tensors(path: Path, forms: Mapping[str, Form], tensor: Callable[[str], Tensor]) -> None:
-    """Write tensors of those forms; `tensor` is asked for each in turn."""
+def write_tensors(path: Path, infos: Mapping[str, TensorInfo], tensor: Callable[[str], Tensor]) -> None:
+    """Write the tensors of `infos`, calling `tensor` for each in order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, (kind, shape, size) in forms.items():
+    for name, (dtype, shape, size) in infos.items():
         begin, end = end, end + size
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(ALIGNMENT, "little") + text)
-        for name in forms:
+        for name in infos:
             file.write(tensor(name).data)
 
 
-def _header(data: memoryview) -> tuple[dict[str, Form], dict[str, int]]:
-    """The forms of a file's tensors, and where each begins."""
+def _read_header(data: memoryview) -> tuple[dict[str, TensorInfo], dict[str, int]]:
+    """The header entries, and the offset of each tensor."""
     length = int.from_bytes(data[:ALIGNMENT], "little")
-    if length > min(LONGEST_HEADER, len(data)):
-        raise ValueError(f"its header claims {length} bytes")
+    if length > min(MAX_HEADER_BYTES, len(data)):
+        raise ValueError(f"the header claims {length} bytes")
     header = json.loads(bytes(data[ALIGNMENT : ALIGNMENT + length]))
     if not isinstance(header, Mapping):
-        raise TypeError("its header is no object")
+        raise TypeError("the header is not an object")
     start = ALIGNMENT + length
-    forms, begins = {}, {}
-    for name, told in header.items():
+    infos, offsets = {}, {}
+    for name, entry in header.items():
         if name == "__metadata__":
             continue
-        begin, end = (start + int(offset) for offset in told["data_offsets"])
-        forms[name] = form = Form(str(told["dtype"]), tuple(map(int, told["shape"])), end - begin)
-        begins[name] = begin
+        begin, end = (start + int(offset) for offset in entry["data_offsets"])
+        infos[name] = info = TensorInfo(str(entry["dtype"]), tuple(map(int, entry["shape"])), end - begin)
+        offsets[name] = begin
         if not start <= begin <= end <= len(data):
-            raise ValueError(f"{name} lies outside of it")
-        if form.kind in FLOATING and form != Form.of(form.kind, form.shape):
-            raise ValueError(f"{name} has {form.size} bytes, which is not its shape's")
-    return forms, begins
+            raise ValueError(f"{name} is out of bounds")
+        if info.dtype in FLOATING and info != TensorInfo.for_shape(info.dtype, info.shape):
+            raise ValueError(f"{name} has {info.size} bytes, which does not match its shape")
+    return infos, offsets

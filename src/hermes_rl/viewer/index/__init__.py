@@ -1,1 +1,1 @@
-"""An index over groups, wherever they lie: rows to page and filter by, and words to find rollouts by."""
+"""A SQLite index over the groups of a file or store: rows for paging and filtering, and full-text search."""

@@ -1,7 +1,7 @@
-"""The index's own file: its tables, how it is opened, and what it is called.
+"""The index file: its tables, its path, and how it is opened.
 
-Always true: it holds nothing that the source does not hold, so it may be deleted at any time; one of another version
-is made anew; only the user can read it.
+Always true: it derives from the source alone, so it may be deleted at any time; an index of another version is rebuilt;
+only the user can read it.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from hermes_rl.home import rl_home
+from hermes_rl.core.paths import rl_home
 
 VERSION = 3
 READ_CACHE_KB = 4_096
@@ -20,8 +20,8 @@ WRITE_CACHE_KB = 32_768
 BUSY_SECONDS = 5.0
 UNUSED_DAYS = 30
 
-# A rollout's number is its group's with its own position in it, see described.py. The words are kept without the text
-# and without their places in it: a third of the size, and a page shows the text around a match from the record itself.
+# A rollout's number combines its group's number and its position, see summaries.py. The word index stores neither text
+# nor word positions, which makes it a third of the size; snippets come from the record itself.
 TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE groups (
@@ -83,28 +83,28 @@ def indexes_home() -> Path:
 
 
 def index_path(name: str) -> Path:
-    """The file of the index of what has this name, which may hold anything."""
+    """The index file of a source; its name may hold any characters."""
     return indexes_home() / f"{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.db"
 
 
-def open_writing(path: Path) -> sqlite3.Connection:
-    """The index to write to, empty if there was none of this version. One process at a time has it: locking.py."""
-    indexes_home_made(path.parent)
-    connection = _opened(path)
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the index for writing, empty if there was none of this version. The caller holds its lock, see lock.py."""
+    make_indexes_home(path.parent)
+    connection = _connect(path)
     try:
         [(version,)] = connection.execute("PRAGMA user_version").fetchall()
     except sqlite3.DatabaseError:
         version = -1
     if version != VERSION:
         connection.close()
-        remove(path)
-        connection = _opened(path)
-        create(connection)
+        delete_files(path)
+        connection = _connect(path)
+        create_tables(connection)
     return connection
 
 
-def open_reading(path: Path) -> sqlite3.Connection | None:
-    """None while there is no index of this version."""
+def open_for_reading(path: Path) -> sqlite3.Connection | None:
+    """Open the index for reading; None while there is none of this version."""
     try:
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None
@@ -122,47 +122,47 @@ def open_reading(path: Path) -> sqlite3.Connection | None:
     return None
 
 
-def in_memory(content: bytes | None = None) -> sqlite3.Connection:
-    """An index that is nowhere on disk; with what `serialize` gave of another."""
+def open_in_memory(content: bytes | None = None) -> sqlite3.Connection:
+    """An index in memory; `content` is the `serialize()` of another."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if content is None:
-        create(connection)
+        create_tables(connection)
     else:
         connection.deserialize(content)
     return connection
 
 
-def create(connection: sqlite3.Connection) -> None:
+def create_tables(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version = {VERSION};COMMIT;")
 
 
-def remove(path: Path) -> None:
+def delete_files(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def forget_unused(days: float = UNUSED_DAYS) -> None:
-    """Delete the indexes that nobody has written to or looked at for long."""
+def delete_unused(days: float = UNUSED_DAYS) -> None:
+    """Delete indexes that were neither written nor read for `days`."""
     oldest = time.time() - days * 86_400
     with suppress(OSError):
         for path in indexes_home().glob("*.db"):
             with suppress(OSError):
                 if max(path.stat().st_mtime, path.stat().st_atime) < oldest:
-                    remove(path)
+                    delete_files(path)
                     path.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def indexes_home_made(folder: Path) -> None:
+def make_indexes_home(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         os.chmod(folder, 0o700)  # noqa: PTH101 - conversations may be private
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     for pragma in (
         "journal_mode = WAL",
-        # What a power cut takes away is made again: its beginning is checked against the source.
+        # A power cut may lose commits; they are redone, since the index is checked against the source.
         "synchronous = NORMAL",
         f"cache_size = -{WRITE_CACHE_KB}",
         "wal_autocheckpoint = 4000",

@@ -1,7 +1,7 @@
-"""One HTML file that is the front end, and the answers it would ask a server for.
+"""One HTML file with the front end and the API responses it needs.
 
-Always true: no byte of an answer can end the element it stands in, since none of them is a `<`; the page runs the one
-script whose hash it names, and reaches no other address. The file is there whole or not at all.
+Always true: no response can close its script element, since none contains a `<`; the page runs only the script with the
+hash in its policy, and makes no network requests. The file is complete or absent.
 """
 
 import base64
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hermes_rl import jsontext
-from hermes_rl.errors import ConfigError
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
 
 STATIC = Path(__file__).parents[1] / "static"
-# The policy and the charset come first: what stands before them is not held to them.
+# The charset and the policy come first: they do not apply to anything before them.
 HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -41,21 +41,21 @@ FOOT = """}}</script>
 """
 
 
-class Page:
-    """A page that is being written; `size` is what it has so far, with all that is written at its end."""
+class ReportPage:
+    """A page being written; `size` is its size so far, including the end of the file."""
 
     def __init__(self, file: BinaryIO, title: str) -> None:
-        script, style, icon = _front()
+        script, style, icon = _front_end_files()
         self._file = file
         self._foot = FOOT.format(script=script).encode()
         self._first = True
         head = HEAD.format(
-            policy=_policy(script, style), title=html.escape(_plain(title)), icon=icon, style=style
+            policy=_policy(script, style), title=html.escape(_printable(title)), icon=icon, style=style
         ).encode()
         self.size = len(self._foot) + file.write(head)
 
     def add(self, *pieces: bytes) -> None:
-        """Pieces that `answer` gave."""
+        """Add results of `json_member`."""
         for piece in pieces:
             self.size += self._file.write(piece if self._first else b",\n" + piece)
             self._first = False
@@ -65,13 +65,13 @@ class Page:
 
 
 @contextmanager
-def writing(path: Path, title: str) -> Iterator[Page]:
-    """A page that takes its place when the body has ended well."""
+def open_page(path: Path, title: str) -> Iterator[ReportPage]:
+    """A page that replaces the file at `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
-            page = Page(file, title)
+            page = ReportPage(file, title)
             yield page
             page.end()
         draft.replace(path)
@@ -79,20 +79,18 @@ def writing(path: Path, title: str) -> Iterator[Page]:
         draft.unlink(missing_ok=True)
 
 
-def answer(path: str, value: Any) -> bytes:
-    """One member of the object of answers."""
-    return (jsontext.dumps(path) + b":" + jsontext.dumps(value)).replace(b"<", rb"\u003c")
+def json_member(path: str, value: Any) -> bytes:
+    """One API response, as a member of the page's JSON object."""
+    return (fast_json.dumps(path) + b":" + fast_json.dumps(value)).replace(b"<", rb"\u003c")
 
 
-def _front() -> tuple[str, str, str]:
-    """The script and the stylesheet as they can stand inside a page, and the icon as base64."""
+def _front_end_files() -> tuple[str, str, str]:
+    """The script and stylesheet escaped for inlining, and the icon as base64."""
     try:
         script, style = ((STATIC / name).read_text(encoding="utf-8") for name in ("app.js", "app.css"))
         icon = base64.b64encode((STATIC / "favicon.svg").read_bytes()).decode()
     except OSError as error:
-        raise ConfigError(
-            f"the viewer's pages are not here ({error}): run scripts/front, or install the wheel"
-        ) from error
+        raise ConfigError(f"the front end was not built ({error}); run scripts/front, or install the wheel") from error
     for opening in ("</script", "</SCRIPT", "<!--", "<script"):
         script = script.replace(opening, rf"\x3c{opening[1:]}")
     return script, style.replace("</", r"<\/"), icon
@@ -109,5 +107,5 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _plain(title: str) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in title)
+def _printable(title: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in title)

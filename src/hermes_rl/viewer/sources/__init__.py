@@ -1,1 +1,1 @@
-"""What can be looked at: runs, files of groups, evaluations and trajectory databases."""
+"""Sources of the viewer: runs, files of groups, evaluations and trajectory databases."""

@@ -1,6 +1,6 @@
-"""One thing to look at, by an id that says nothing of where it lies.
+"""A source of records, with an id that does not reveal its location.
 
-Always true: the same thing has the same id in every viewer, so a link to it goes on working.
+Always true: a source has the same id in every viewer, so links keep working.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.sinks.following import Followed, Steps
-from hermes_rl.store.database.postgres import ADDRESS as POSTGRESQL
+from hermes_rl.sinks.tail import MetricRows, MetricsTail
+from hermes_rl.store.database.postgres import URL_PREFIXES as POSTGRESQL
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     RUN = "run"
     GROUPS = "groups"
     EVALUATION = "evaluation"
@@ -23,11 +23,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Its groups lie in `file` or in `store`; `folder` is that of a run or an evaluation."""
+class RecordSource:
+    """Groups in a `file` or a `store`; `folder` is that of a run or an evaluation."""
 
     id: str
-    kind: Kind
+    kind: SourceKind
     name: str
     file: Path | None = None
     store: str | None = None
@@ -36,21 +36,21 @@ class Source:
 
     @property
     def identity(self) -> str:
-        """What an index of it is named by: the very file, so that another one in its place has another index."""
+        """The name of its index: the inode, so that another file at the same path gets another index."""
         if self.store is not None and self.store.startswith(POSTGRESQL):
             return f"store {self.store}"
         path = Path(self.store) if self.store is not None else self.file
         if path is None:
             return f"nothing {self.id}"
         try:
-            told = path.stat()
+            stat = path.stat()
         except OSError:
             return f"missing {path}"
-        return f"{'store' if self.store else 'file'} {os.path.realpath(path)} {told.st_dev} {told.st_ino}"
+        return f"{'store' if self.store else 'file'} {os.path.realpath(path)} {stat.st_dev} {stat.st_ino}"
 
     @property
-    def there(self) -> bool:
-        """Whether it has groups to read, or may have."""
+    def available(self) -> bool:
+        """Whether it may have groups to read."""
         if self.store is not None and self.store.startswith(POSTGRESQL):
             return True
         path = Path(self.store) if self.store is not None else self.file
@@ -58,34 +58,34 @@ class Source:
 
     @property
     def updated_at(self) -> float | None:
-        moments = []
+        times = []
         for path in (self.file, None if self.store is None else Path(self.store), self._log):
             try:
-                seen = path.stat() if path is not None else None
+                stat = path.stat() if path is not None else None
             except OSError:
                 continue
-            # An empty log is made by those who only read, too.
-            if seen is not None and seen.st_size > 0:
-                moments.append(seen.st_mtime)
-        return max(moments, default=0.0) or None
+            # Readers create an empty log, too.
+            if stat is not None and stat.st_size > 0:
+                times.append(stat.st_mtime)
+        return max(times, default=0.0) or None
 
     @property
     def _log(self) -> Path | None:
-        """Where SQLite writes first."""
+        """SQLite's write-ahead log, which changes first."""
         return None if self.store is None else Path(f"{self.store}-wal")
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What is known of training runs, given by whoever starts the viewer: it does not know how runs are kept."""
+    """Access to training runs, passed in by the caller: the viewer does not know how runs are stored."""
 
     listed: Callable[[], list[dict[str, Any]]]
     """Rows with run_id, name, status, environment, step, total_steps and changed_at."""
     folder: Callable[[str], Path]
     status: Callable[[str], Mapping[str, Any]]
     config: Callable[[str], Mapping[str, Any] | None]
-    steps: Callable[[Path], Steps] = field(default_factory=lambda: Followed().steps)
-    """Of a metrics file, which is asked for every few seconds."""
+    steps: Callable[[Path], MetricRows] = field(default_factory=lambda: MetricsTail().steps)
+    """Reads a metrics file; called every few seconds."""
 
 
 def no_runs() -> Runs:
@@ -95,36 +95,39 @@ def no_runs() -> Runs:
     return Runs(list, none, none, none)
 
 
-def groups_source(path: Path) -> Source:
-    return Source(_id("groups", str(path.resolve())), Kind.GROUPS, path.name, file=path.resolve())
+def groups_source(path: Path) -> RecordSource:
+    return RecordSource(_id("groups", str(path.resolve())), SourceKind.GROUPS, path.name, file=path.resolve())
 
 
-def evaluation_source(folder: Path, name: str | None = None) -> Source:
-    """Of its groups; of the samples where an environment's own evaluate() left nothing else."""
+def evaluation_source(folder: Path, name: str | None = None) -> RecordSource:
+    """The groups of an evaluation, or its samples when a custom evaluate() wrote nothing else."""
     folder = folder.resolve()
     groups, samples = folder / "groups.jsonl", folder / "samples.jsonl"
     file = groups if groups.exists() or not samples.exists() else samples
-    return Source(_id("evaluation", str(folder)), Kind.EVALUATION, name or folder.name, file=file, folder=folder)
+    return RecordSource(
+        _id("evaluation", str(folder)), SourceKind.EVALUATION, name or folder.name, file=file, folder=folder
+    )
 
 
-def database_source(address: str) -> Source:
+def database_source(address: str) -> RecordSource:
     postgres = address.startswith(POSTGRESQL)
-    where = address if postgres else str(Path(address).resolve())
-    return Source(_id("database", where), Kind.DATABASE, without_password(where), store=where)
+    location = address if postgres else str(Path(address).resolve())
+    return RecordSource(_id("database", location), SourceKind.DATABASE, display_name(location), store=location)
 
 
-def run_source(run_id: str, name: str, folder: Path) -> Source:
-    return Source(f"run-{run_id}", Kind.RUN, name, store=str(folder / "trajectories.db"), folder=folder, run_id=run_id)
+def run_source(run_id: str, name: str, folder: Path) -> RecordSource:
+    return RecordSource(
+        f"run-{run_id}", SourceKind.RUN, name, store=str(folder / "trajectories.db"), folder=folder, run_id=run_id
+    )
 
 
-def without_password(address: str) -> str:
-    """A name for an address: the last parts of a path, and nothing that is secret."""
-    scheme, mark, rest = address.partition("://")
-    if not mark:
+def display_name(address: str) -> str:
+    """The last parts of a path, or a URL without credentials and parameters."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
         return "/".join(Path(address).parts[-2:]).lstrip("/")
-    place = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{place}"
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def _id(kind: str, where: str) -> str:
-    return hashlib.sha256(f"{kind} {where}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
+def _id(kind: str, location: str) -> str:
+    return hashlib.sha256(f"{kind} {location}".encode("utf-8", "surrogateescape")).hexdigest()[:12]

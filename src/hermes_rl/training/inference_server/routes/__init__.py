@@ -1,1 +1,1 @@
-"""The routes of the inference server, a file each for OpenAI's, vLLM's and SGLang's forms."""
+"""The routes of the inference server, in the forms of OpenAI, vLLM and SGLang."""

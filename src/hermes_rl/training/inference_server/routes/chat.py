@@ -1,48 +1,54 @@
-"""POST /v1/chat/completions: messages in, a message out, with the calls and the thinking that its tokens hold."""
+"""POST /v1/chat/completions: messages in, a message out, with its tool calls and reasoning."""
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from hermes_rl.tokens.chat_format import ChatFormat, Reply, Tools
-from hermes_rl.training.inference_server.answers import as_events, as_json, attended, chat_logprobs, usage
-from hermes_rl.training.inference_server.bodies import ChatBody
+from hermes_rl.inference.tokens.chat_format import ChatFormat, Reply, Tools
 from hermes_rl.training.inference_server.completion import Completion
-from hermes_rl.training.inference_server.drawing import Drawing
-from hermes_rl.training.inference_server.settings import Formats
+from hermes_rl.training.inference_server.config import Formats
+from hermes_rl.training.inference_server.responses import (
+    chat_logprobs,
+    json_response,
+    run_until_disconnect,
+    sse_response,
+    usage,
+)
+from hermes_rl.training.inference_server.sampling import CompletionSampler
+from hermes_rl.training.inference_server.schemas import ChatBody
 
 
-def chat_routes(drawing: Drawing, formats: Formats) -> APIRouter:
+def chat_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
     @routes.post("/v1/chat/completions")
     async def chat_completions(body: ChatBody, request: Request) -> Response:
-        """What the policy says next. tool_choice none: as if there were no tools."""
+        """The policy's next message. tool_choice none hides the tools from the prompt."""
         chat_format = formats(body.chat_template_kwargs or {})
         tools = body.tools if body.tools and body.tool_choice != "none" else []
         ids = chat_format.prompt(body.messages, tools)
-        drawn = await attended(request, drawing.draw(ids, body.sampling(), chat_format, "messages"))
+        result = await run_until_disconnect(request, sampler.sample(ids, body.sampling(), chat_format, "messages"))
         answer = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
-            "model": drawing.settings.model,
+            "model": sampler.settings.model,
             "choices": [
-                {"index": index, **_choice(one, ids, tools, chat_format, body)}
-                for index, one in enumerate(drawn.completions)
+                {"index": index, **_choice(completion, ids, tools, chat_format, body)}
+                for index, completion in enumerate(result.completions)
             ],
-            "usage": usage([drawn]),
-            "policy_version": drawn.version,
+            "usage": usage([result]),
+            "policy_version": result.version,
         }
         if body.return_token_ids:
             answer["prompt_token_ids"] = ids
         if not body.stream:
-            return as_json(answer)
-        return as_events(_chunks(answer, with_usage=bool(body.stream_options and body.stream_options.include_usage)))
+            return json_response(answer)
+        return sse_response(_with_deltas(answer), body.stream_options)
 
     return routes
 
@@ -72,14 +78,11 @@ def _message(reply: Reply) -> dict[str, Any]:
     return message
 
 
-def _chunks(answer: dict[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:
-    """The same as a stream: a chunk for each choice."""
-    total = answer.pop("usage")
+def _with_deltas(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer in streaming form."""
     answer["object"] = "chat.completion.chunk"
     for choice in answer["choices"]:
-        delta = choice.pop("message")
+        choice["delta"] = delta = choice.pop("message")
         if "tool_calls" in delta:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
-        yield {**answer, "choices": [{**choice, "delta": delta}]}
-    if with_usage:
-        yield {**answer, "choices": [], "usage": total}
+    return answer

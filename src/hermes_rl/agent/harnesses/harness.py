@@ -1,0 +1,55 @@
+"""A ready-made agent: its packages, and how it is started in a sandbox so that it talks to the gateway.
+
+An agent is a value. Its packages are in one folder of this machine, created once and named after a hash of the
+packages; a sandbox sees that folder as /agent, read-only. The agent itself is unmodified.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+MOUNT_PATH = "/agent"
+"""Where a sandbox sees an agent's folder. No image has this path, so it works with every image."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """`pip` lists every package of its Python environment with an exact version.
+
+    `command` is a bash script that runs in the workspace. `env` may contain the placeholders of agent_command. `python`
+    is the range of interpreter versions: from the first, below the second.
+    """
+
+    name: str
+    version: str
+    about: str
+    licence: str
+    dialect: str
+    command: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    pip: tuple[str, ...] = ()
+    python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (4, 0))
+
+    @cached_property
+    def folder_name(self) -> str:
+        digest = hashlib.sha256("".join(f"{package}\n" for package in self.pip).encode()).hexdigest()
+        return f"{self.name}-{self.version}-{digest[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """An installed agent as an environment starts it. `folder` is mounted at /agent, read-only."""
+
+    name: str
+    command: str
+    env: Mapping[str, str]
+    folder: Path | None
+
+
+def pins(name: str) -> tuple[str, ...]:
+    """The packages in a file of pins/, one per line."""
+    text = resources.files("hermes_rl.agent.harnesses").joinpath("pins", f"{name}.txt").read_text()
+    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))

@@ -1,9 +1,0 @@
-"""The number of an environment or a batch, as it stands in a path."""
-
-from typing import Annotated
-
-from fastapi import Path
-
-from hermes_rl.api.wire import LARGEST
-
-Number = Annotated[int, Path(ge=0, le=LARGEST)]

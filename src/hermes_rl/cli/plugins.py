@@ -1,0 +1,44 @@
+"""`hermes-rl plugins`: every part that a setting can name, and where it comes from."""
+
+from dataclasses import asdict
+
+import click
+
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.extensions import BUILT_IN, KINDS, Extension
+
+
+@click.command()
+@click.option("--all", "show_all", is_flag=True, help="List built-in parts too.")
+@click.option("--load", "try_load", is_flag=True, help="Import each listed part, and exit with 1 if one fails.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plugins(show_all: bool, try_load: bool, as_json: bool) -> int:
+    """List installed extensions: sandbox backends, parsers, toolsets, samplers, objectives, advantages, agents, sinks.
+
+    A package adds one with an entry point of the group hermes_rl.KIND. A setting can also name `module:Name` or
+    `file.py:Name` directly, without installing anything: docs/extending.md.
+    """
+    found = [one for kind in KINDS for one in kind.found() if show_all or one.origin != BUILT_IN]
+    problems = {one: _problem(one) for one in found} if try_load else {}
+    if as_json:
+        rows = [asdict(one) | ({"problem": problems[one]} if try_load else {}) for one in found]
+        click.echo(fast_json.dumps(rows).decode())
+    else:
+        for one in found:
+            problem = f"  FAILS: {problems[one]}" if problems.get(one) else ""
+            click.echo(f"{one.kind:<17} {one.name:<20} {one.origin:<24} {one.reference}{problem}")
+        if not found:
+            click.echo(
+                "no extension is installed; --all lists the built-in parts; docs/extending.md shows how to add one"
+            )
+    return 1 if any(problems.values()) else 0
+
+
+def _problem(extension: Extension) -> str | None:
+    kind = next(kind for kind in KINDS if kind.name == extension.kind)
+    try:
+        kind.resolve(extension.name)
+    except ConfigError as error:
+        return str(error)
+    return None

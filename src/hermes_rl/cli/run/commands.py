@@ -1,0 +1,289 @@
+"""The commands of `hermes-rl run`. RUN is an id, a unique prefix of one, or `last`."""
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hermes_rl.cli.progress import progress
+from hermes_rl.cli.run.live import component_states, exit_code, follow, problems, summary_line
+from hermes_rl.cli.run.logs import follow_logs, print_tail, select_components
+from hermes_rl.cli.run.start_options import build_run, start_options
+from hermes_rl.cli.run.test import test_command
+from hermes_rl.console.live_display import console
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.orchestration.configuration.edit import new_draft
+from hermes_rl.orchestration.configuration.view import draft_view
+from hermes_rl.orchestration.discovery.lookup import find_environment
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_file import RunFile, read_run_file
+from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.status.results import results
+from hermes_rl.orchestration.status.run_list import list_runs
+from hermes_rl.orchestration.status.status import status
+from hermes_rl.orchestration.supervision import await_phase, resume_run, start_run, stop_run
+
+LAST = "last"
+SHOWN = 5
+
+
+def resolve_run_id(text: str) -> str:
+    """The id of a run; ConfigError, with candidates, if none or several match."""
+    known = [str(run["run_id"]) for run in list_runs()]
+    if text in known:
+        return text
+    if not known:
+        raise ConfigError(f"no run {text!r}, as there are no runs yet; start one with `hermes-rl train ENV`")
+    if text == LAST:
+        return known[0]
+    matches = [run_id for run_id in known if run_id.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ConfigError(
+            f"{len(matches)} runs begin with {text!r}: {', '.join(matches[:SHOWN])}; pass a longer prefix"
+        )
+    raise ConfigError(f"no run {text!r}; the newest are {', '.join(known[:SHOWN])}; list all with `hermes-rl run list`")
+
+
+_SETTINGS = {"show_default": True, "max_content_width": 110}
+STOP_SECONDS = 180.0
+
+
+class StopError(HermesRLError):
+    """A run did not stop in time."""
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings=_SETTINGS)
+def run() -> None:
+    """Start, watch and stop training runs. They run in the background, independent of the shell.
+
+    RUN is a run's id, a unique prefix of one, or `last`.
+    """
+
+
+run.add_command(test_command)
+
+
+@run.command("list", context_settings=_SETTINGS)
+@click.option("--all", "everything", is_flag=True, help="List all runs, not only the newest 20.")
+@_json
+def list_command(everything: bool, as_json: bool) -> None:
+    """List the runs, newest first."""
+    rows = list_runs()
+    if as_json:
+        _print(rows)
+        return
+    if not rows:
+        click.echo("no runs yet; start one with `hermes-rl train ENV`", err=True)
+    for row in rows if everything else rows[:20]:
+        step = row["step"]
+        click.echo(
+            f"{row['run_id']:<20} {row['status']:<12} {row['environment'] or '':<24} "
+            f"{'' if step is None else f'step {step}':<12} {_moment(row['started_at'])}"
+        )
+
+
+@run.command("show", context_settings=_SETTINGS)
+@click.argument("what", metavar="RUN|ENV")
+@click.option("--preset", help="For ENV: show the fields of this preset.  [default: tinker]")
+@_json
+def show_command(what: str, preset: str | None, as_json: bool) -> None:
+    """Show the configuration of a run, or the fields that a run of an environment would have."""
+    known = {str(row["run_id"]) for row in list_runs()}
+    if what == "last" or any(run_id.startswith(what) for run_id in known):
+        run_id = resolve_run_id(what)
+        path = RunPaths(run_id).file
+        if as_json:
+            _print(read_run_file(path).model_dump(mode="json"))
+        else:
+            click.echo(path.read_text().rstrip("\n"))
+        return
+    report = draft_view(new_draft(find_environment(what), preset))
+    if as_json:
+        _print(report)
+        return
+    click.echo(f"preset {report['preset']}; change a field with --set FIELD=VALUE")
+    for field in report["configurable_fields"]:
+        click.echo(f"  {field['name']} = {field.get('current_value')!r}  {field.get('description') or ''}".rstrip())
+    click.echo("locked by the preset:")
+    for field in report["locked_fields"]:
+        click.echo(f"  {field['name']} = {field.get('locked_value')!r}")
+
+
+@run.command("start", context_settings=_SETTINGS)
+@start_options
+@click.option("--follow", "follows", is_flag=True, help="Show progress until the run ends, like `hermes-rl train`.")
+@_json
+def start_command(
+    environment: str,
+    preset: str | None,
+    changes: tuple[str, ...],
+    added: tuple[str, ...],
+    evaluated: tuple[str, ...],
+    dry_run: bool,
+    trace: str | None,
+    follows: bool,
+    as_json: bool,
+    **machines: Any,
+) -> int:
+    """Start a run on ENV: a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
+    run_file = build_run(environment, preset, changes, added, evaluated, trace, machines)
+    return launch_run(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
+
+
+def launch_run(run_file: RunFile, *, dry_run: bool, follows: bool, as_json: bool) -> int:
+    """Start the run, or with `dry_run` only print it; returns the exit code."""
+    if dry_run:
+        if as_json:
+            _print(run_file.model_dump(mode="json"))
+        else:
+            click.echo(run_file.as_yaml(), nl=False)
+        click.echo("the configuration is valid; nothing was started", err=True)
+        return 0
+    run_id = start_run(run_file)
+    if follows:
+        click.echo(f"run {run_id} is starting; Ctrl-C leaves it running", err=True)
+        report = follow(run_id)
+        return _ended(run_id, report, as_json=as_json)
+    if as_json:
+        logs = {part: str(RunPaths(run_id).log(part)) for part in ("api", "trainer")}
+        _print({"run_id": run_id, "status": "starting", "config_path": str(RunPaths(run_id).file), "logs": logs})
+    else:
+        click.echo(run_id)
+        click.echo(f"starting; follow it with `hermes-rl run status {run_id} --watch`", err=True)
+    return 0
+
+
+@run.command("status", context_settings=_SETTINGS)
+@click.argument("name", metavar="RUN", default="last")
+@click.option("--watch", is_flag=True, help="Show progress until the run ends.")
+@_json
+def status_command(name: str, watch: bool, as_json: bool) -> int:
+    """Show the status of a run. The exit code is 1 if it failed."""
+    run_id = resolve_run_id(name)
+    if watch:
+        return _ended(run_id, follow(run_id), as_json=as_json)
+    report = status(run_id)
+    if as_json:
+        _print(report)
+    else:
+        click.echo(f"{run_id}  {summary_line(report)}")
+        for part, state in component_states(report).items():
+            click.echo(f"  {part:<12} {state:<20} {RunPaths(run_id).log(part)}")
+        for problem in problems(report):
+            click.echo(f"  {problem}")
+    return exit_code(report)
+
+
+@run.command("stop", context_settings=_SETTINGS)
+@click.argument("name", metavar="RUN")
+@click.option("--no-wait", is_flag=True, help="Return before the run has stopped.")
+@_json
+def stop_command(name: str, no_wait: bool, as_json: bool) -> int:
+    """Stop a run with a checkpoint. Does nothing if it has ended."""
+    run_id = resolve_run_id(name)
+    stop_run(run_id)
+    if not no_wait:
+        with progress(f"stopping {run_id}", 1) as steps:
+            steps.show(0, "")
+            try:
+                await_phase(run_id, [phase for phase in Phase if phase.ended], STOP_SECONDS)
+            except TimeoutError as error:
+                raise StopError(f"{error}; the stop request remains; see `hermes-rl run logs {run_id}`") from None
+    report = status(run_id)
+    _report(
+        report, f"run {run_id} is {report['status']}; resume it with `hermes-rl run resume {run_id}`", as_json=as_json
+    )
+    return 0
+
+
+@run.command("resume", context_settings=_SETTINGS)
+@click.argument("name", metavar="RUN")
+@click.option("--follow", "follows", is_flag=True, help="Show progress until the run ends.")
+@_json
+def resume_command(name: str, follows: bool, as_json: bool) -> int:
+    """Resume a stopped, failed or interrupted run from its last checkpoint."""
+    run_id = resolve_run_id(name)
+    resume_run(run_id)
+    if follows:
+        return _ended(run_id, follow(run_id), as_json=as_json)
+    _report(
+        status(run_id), f"run {run_id} resumes; follow it with `hermes-rl run status {run_id} --watch`", as_json=as_json
+    )
+    return 0
+
+
+@run.command("results", context_settings=_SETTINGS)
+@click.argument("name", metavar="RUN", default="last")
+@_json
+def results_command(name: str, as_json: bool) -> None:
+    """Show the results of a run: metrics and weights."""
+    found = results(resolve_run_id(name))
+    if as_json:
+        _print(found)
+        return
+    for key, value in found.items():
+        if isinstance(value, dict):
+            click.echo(f"{key}:")
+            for inner, inner_value in value.items():
+                click.echo(f"  {inner}: {inner_value}")
+        elif key != "history":
+            click.echo(f"{key}: {value}")
+
+
+@run.command("logs", context_settings=_SETTINGS)
+@click.argument("name", metavar="RUN", default="last")
+@click.option("--part", help="Select api, trainer, env, env-NAME, engine, export or supervisor.", show_default="all")
+@click.option("--lines", default=50, type=click.IntRange(1), help="Show this many lines of each log.")
+@click.option("--follow", "follows", is_flag=True, help="Print new lines until the run ends.")
+@_json
+def logs_command(name: str, part: str | None, lines: int, follows: bool, as_json: bool) -> None:
+    """Show the last lines of a run's logs."""
+    run_id = resolve_run_id(name)
+    parts = select_components(run_id, part)
+    if as_json:
+        from hermes_rl.orchestration.status.logs import log_lines
+
+        _print({one: {"path": str(RunPaths(run_id).log(one)), "text": log_lines(run_id, one, lines)} for one in parts})
+        return
+    print_tail(run_id, parts, lines)
+    if follows:
+        follow_logs(run_id, parts)
+
+
+def _moment(seconds: float | None) -> str:
+    return "" if not seconds else datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _ended(run_id: str, report: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        _print(report)
+    elif report["status"] == "finished":
+        console().print(
+            f"finished; show the results with `hermes-rl run results {run_id}`", markup=False, soft_wrap=True
+        )
+    elif report["status"] in {"failed", "interrupted"}:
+        console().print(
+            f"{report['status']}; see `hermes-rl run logs {run_id}`, then resume with `hermes-rl run resume {run_id}`",
+            markup=False,
+            soft_wrap=True,
+        )
+    return exit_code(report)
+
+
+def _report(report: dict[str, Any], message: str, *, as_json: bool) -> None:
+    if as_json:
+        _print(report)
+    else:
+        click.echo(message, err=True)
+
+
+def _print(value: Any) -> None:
+    click.echo(fast_json.dumps(value).decode())
+    sys.stdout.flush()

@@ -1,0 +1,145 @@
+"""Options shared by `run start` and `train`, and the run they describe."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import click
+
+from hermes_rl.console.config_options import TRACE
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration.edit import add_environment, edit_field, new_draft
+from hermes_rl.orchestration.discovery.lookup import find_environment
+from hermes_rl.orchestration.keys import find_key
+from hermes_rl.orchestration.rl_tools.preflight import prepare_run_file
+from hermes_rl.orchestration.run_file import ReplicasEntry, RunFile
+from hermes_rl.orchestration.supervision.plan import RUN_KEY
+from hermes_rl.tracing.setup import Tracing
+
+ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
+RAY_REPLICAS = 2
+
+
+def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument ENV and the options of a run."""
+    for decorate in (
+        click.option("--trace", metavar="URL", help=TRACE),
+        click.option(
+            "--reach",
+            metavar="ADDRESS",
+            help="Listen on this address for other nodes, guarded by the key HERMES_RL_RUN_TOKEN.",
+        ),
+        click.option("--ray-address", help="With --on ray: use this cluster.  [default: the one on this machine]"),
+        click.option(
+            "--shards",
+            type=click.IntRange(1),
+            help="Split the items into this many shards.  [default: the number of replicas]",
+        ),
+        click.option(
+            "--replicas",
+            type=click.IntRange(1, 4096),
+            help="Run this many replicas of each environment.  [default: 1, or 2 with --on ray]",
+        ),
+        click.option(
+            "--on",
+            type=click.Choice(["here", "ray"]),
+            default="here",
+            help="Run replicas on this machine or on a Ray cluster.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Check and print the run without starting it."),
+        click.option(
+            "--eval", "evaluated", multiple=True, metavar="ENV", help="Also evaluate on this environment; repeatable."
+        ),
+        click.option(
+            "--add", "added", multiple=True, metavar="ENV[:WEIGHT]", help="Also train on this environment; repeatable."
+        ),
+        click.option(
+            "--set",
+            "changes",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help="Set a field; list them with `hermes-rl run show ENV`.",
+        ),
+        click.option("--preset", help="Use this preset: laptop, self-hosted, tinker, or your own.  [default: tinker]"),
+        click.argument("environment", metavar="ENV"),
+    ):
+        command = decorate(command)
+    return command
+
+
+def build_run(
+    environment: str,
+    preset: str | None,
+    changes: tuple[str, ...],
+    added: tuple[str, ...],
+    evaluated: tuple[str, ...],
+    trace: str | None = None,
+    machines: Mapping[str, Any] = ONE_MACHINE,
+) -> RunFile:
+    """Build and check the run, without starting anything."""
+    draft = new_draft(find_environment(environment), preset)
+    for text in added:
+        name, weight = parse_weight(text)
+        draft = add_environment(draft, find_environment(name), weight=weight)
+    for name in evaluated:
+        draft = add_environment(draft, find_environment(name), evaluation_only=True)
+    for text in changes:
+        field, value = parse_change(text)
+        draft = edit_field(draft, field, value)
+    Tracing.from_option(trace)
+    return place_run(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
+
+
+def place_run(
+    run_file: RunFile,
+    *,
+    on: Literal["here", "ray"] = "here",
+    replicas: int | None = None,
+    shards: int | None = None,
+    ray_address: str | None = None,
+    reach: str | None = None,
+) -> RunFile:
+    """Add replicas and the address for other nodes; ConfigError if a requirement is missing."""
+    count = replicas or (RAY_REPLICAS if on == "ray" else None)
+    if count is None and (shards or ray_address):
+        raise ConfigError("--shards and --ray-address need --replicas N")
+    if on == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError("--on ray needs the extra `ray`: pip install 'hermes-rl[ray]'")
+    changes: dict[str, Any] = {}
+    if count is not None:
+        changes["replicas"] = ReplicasEntry(count=count, shards=shards, on=on, ray_address=ray_address)
+    if reach is not None:
+        if find_key(RUN_KEY) is None:
+            raise ConfigError(
+                f"--reach opens the run's API and inference to other machines and needs the key {RUN_KEY}; "
+                f"set it to any long random text with `hermes-rl config set {RUN_KEY}`"
+            )
+        changes |= {"reach": reach, "keys": (*run_file.keys, RUN_KEY)}
+    return run_file.model_copy(update=changes)
+
+
+def parse_weight(text: str) -> tuple[str, float]:
+    """Split ENV[:WEIGHT]. FILE.py:CLASS has a colon too, so only a number counts as a weight."""
+    name, colon, tail = text.rpartition(":")
+    try:
+        weight = float(tail) if colon else None
+    except ValueError:
+        weight = None
+    if weight is None:
+        return text, 1.0
+    if not 0 < weight < float("inf"):
+        raise ConfigError(f"--add {text}: the weight must be above 0, got {tail}")
+    return name, weight
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """Split FIELD=VALUE. The value is parsed as JSON if it is valid JSON."""
+    field, sign, value = text.partition("=")
+    if not sign or not field.strip():
+        raise ConfigError(f"--set {text!r} is not FIELD=VALUE, such as --set group_size=8")
+    try:
+        return field.strip(), fast_json.loads(value)
+    except ValueError:
+        return field.strip(), value

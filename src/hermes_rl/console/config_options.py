@@ -1,0 +1,122 @@
+"""Configuration sections: `--SECTION.FIELD` flags or `SECTION:` in a YAML file, checked by a pydantic model.
+
+Errors on unknown fields suggest the closest known one.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import click
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticUndefined
+
+from hermes_rl.core.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+SECTIONS = ("env", "openai", "tinker")
+SECRETS = {"api_key", "inference_token", "rollout_server_token"}
+TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
+
+
+def trace_option() -> click.Option:
+    return click.Option(["--trace"], metavar="URL", help=TRACE)
+
+
+def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
+    """An option `--SECTION.FIELD` for each field of a model."""
+    return [
+        click.Option(
+            [f"--{section}.{name}", f"{section}__{name}"],
+            metavar=_metavar(field.annotation),
+            help=_help(field.description or "", getattr(default, name, PydanticUndefined), secret=name == "api_key"),
+        )
+        for name, field in type(default).model_fields.items()
+    ]
+
+
+def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
+    """The flags of one section, by field name."""
+    return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
+
+
+def resolve_section(default: Model, section: str, file: Path | None, flags: Mapping[str, str]) -> Model:
+    """Merge one section of a YAML file with flags, for commands without an environment."""
+    values = check_fields(
+        (read_yaml(file) if file else {}).get(section) or {}, type(default), f"{file}, section {section}"
+    )
+    return merge_fields(default, values | parse_flags(type(default), flags), section)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text()) or {}
+    except OSError as error:
+        raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {file} is not valid YAML: {error}") from None
+    if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
+        found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
+        raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
+    return values
+
+
+def parse_flag(annotation: Any, text: str) -> Any:
+    """Parse a flag: strings as they are, `a,b` or `[a, b]` for lists, YAML for everything else."""
+    kinds = _kinds(annotation)
+    if NoneType in kinds and text.lower() in ("none", "null", ""):
+        return None
+    if str in kinds:
+        return text
+    if any((get_origin(kind) or kind) is list for kind in kinds) and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def parse_flags(model: type[BaseModel], flags: Mapping[str, str]) -> dict[str, Any]:
+    return {name: parse_flag(model.model_fields[name].annotation, text) for name, text in flags.items()}
+
+
+def check_fields(values: Mapping[str, Any], model: type[BaseModel], where: str) -> dict[str, Any]:
+    for name in values:
+        if name not in model.model_fields:
+            near = difflib.get_close_matches(name, model.model_fields, n=1)
+            raise ConfigError(f"{where}: unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return dict(values)
+
+
+def merge_fields(base: Model, over: Mapping[str, Any], section: str) -> Model:
+    try:
+        return type(base).model_validate(base.model_dump(exclude_unset=True) | dict(over))
+    except ValidationError as error:
+        problems = "; ".join(_problem(section, problem) for problem in error.errors())
+        raise ConfigError(problems) from None
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _problem(section: str, problem: Any) -> str:
+    """A pydantic error as flag, problem and value; values of secrets are never shown."""
+    field = ".".join(map(str, problem["loc"]))
+    if not field:
+        return str(problem["msg"])
+    got = "" if SECRETS & set(problem["loc"]) else f", got {problem['input']!r}"
+    return f"--{section}.{field}: {problem['msg']}{got}"
+
+
+def _help(description: str, value: Any, *, secret: bool) -> str:
+    shown = "" if value is None or value is PydanticUndefined or secret else f" [{value}]"
+    return description + shown
+
+
+def _metavar(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation)).replace("typing.", "").upper().split(".")[-1]

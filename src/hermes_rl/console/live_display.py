@@ -1,0 +1,69 @@
+"""A console on standard error with a live panel, or plain lines without a terminal.
+
+The last panel set is redrawn twice a second, so its elapsed time advances without updates.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from hermes_rl.console.panel import Panel, render_panel
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+LINE_EVERY = 10.0
+REFRESH = 0.5
+SHOWN = 300
+_LIVE_CONSOLE: ContextVar["Console | None"] = ContextVar("live_console", default=None)
+
+
+def console() -> "Console":
+    """The console to print to; prints above the live panel if there is one."""
+    from rich.console import Console
+
+    return _LIVE_CONSOLE.get() or Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def live_console(screen: "Console") -> Iterator[None]:
+    """Make `console()` return this console, because writing past it would break the live panel."""
+    before = _LIVE_CONSOLE.set(screen)
+    try:
+        yield
+    finally:
+        _LIVE_CONSOLE.reset(before)
+
+
+class LiveDisplay:
+    """Holds the current panel. Panels are built on the caller's thread; drawing only reads them."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.panel = panel
+
+    def __rich__(self) -> "RenderableType":
+        return render_panel(self.panel)
+
+
+@contextmanager
+def live_panel(screen: "Console", panel: Panel) -> Iterator[LiveDisplay]:
+    """Draw a panel until the end of the block; set `panel` to change it. The last one stays on screen."""
+    from rich.live import Live
+
+    display = LiveDisplay(panel)
+    with live_console(screen), Live(display, console=screen, refresh_per_second=1 / REFRESH):
+        yield display
+
+
+def write_line(line: str) -> None:
+    """Print a line to standard error, for use without a terminal."""
+    sys.stderr.write(" ".join(line.splitlines()).rstrip() + "\n")
+    sys.stderr.flush()
+
+
+def shorten(text: str) -> str:
+    """Text on one line, truncated and escaped for rich."""
+    line = " ".join(text.split())
+    return (line if len(line) <= SHOWN else line[:SHOWN] + "…").replace("[", r"\[")

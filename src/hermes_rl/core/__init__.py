@@ -1,0 +1,1 @@
+"""Types and utilities that every other package uses: messages, errors, trajectories, JSON, paths, deadlines, locks."""

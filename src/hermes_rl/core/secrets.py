@@ -1,0 +1,51 @@
+"""Secrets by reference: a setting of `env:NAME` or `file:PATH` stands for the content of the variable or file.
+
+A reference may be saved and shown. The secret itself is never logged, stored or put into an error.
+"""
+
+import os
+from pathlib import Path
+
+from hermes_rl.core.errors import ConfigError
+
+HIDDEN = "**********"
+
+
+def is_literal(value: str) -> bool:
+    """Whether the value is the secret itself, not a reference."""
+    return not value.startswith(("env:", "file:"))
+
+
+def resolve_secret(value: str, setting: str) -> str:
+    """The referenced secret, or the literal value unchanged. ConfigError names the setting."""
+    return value if is_literal(value) else _read(value, setting)[0]
+
+
+def resolve_key(value: str, setting: str) -> str:
+    """The key given literally or by reference: one word, fit for a header. ConfigError names the setting."""
+    text, where = _read(value, setting)
+    if not text or not text.isprintable() or " " in text:
+        raise ConfigError(f"{setting}: {where} does not hold a key on one line without spaces")
+    return text
+
+
+def redact(text: str, secrets: list[str]) -> str:
+    """Hide secrets in a text. A server may repeat a secret that it was sent."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _read(value: str, setting: str) -> tuple[str, str]:
+    """The stripped text, and a description of its source."""
+    kind, _, name = value.partition(":")
+    if kind == "env":
+        if name not in os.environ:
+            raise ConfigError(f"{setting} names the variable {name}, which is not set; export it first")
+        return os.environ[name].strip(), f"the variable {name}"
+    if kind == "file":
+        try:
+            return Path(name).expanduser().read_text().strip(), f"the file {name}"
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"{setting} names the file {name}, which cannot be read: {error}") from None
+    return value.strip(), "the value"

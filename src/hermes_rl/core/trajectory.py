@@ -1,0 +1,230 @@
+"""The vocabulary page: Sequence, Reward, Rollout, Group.
+
+Always true: a rollout has either a finite score and a StopReason, or a Failure and no score; the columns of a sequence
+have the same length. Building anything else raises.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from numbers import Real
+from typing import Any, NamedTuple
+
+from hermes_rl.core.errors import Failure, VerifierError
+from hermes_rl.core.messages import Message
+
+
+class StopReason(StrEnum):
+    """Why the policy's work on an item ended. Each of these is scored."""
+
+    NATURAL = "natural"
+    MAX_TURNS = "max_turns"
+    CONTEXT_FULL = "context_full"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    DEADLINE = "deadline"
+    TOOL_BUDGET = "tool_budget"
+    UNPARSED_TOOL_CALL = "unparsed_tool_call"
+    REPEATED_CALL = "repeated_call"
+    CRASHED = "crashed"
+
+
+class Span(StrEnum):
+    """What a part of a rollout's time was spent on."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    SANDBOX = "sandbox"
+    VERIFIER = "verifier"
+
+
+class Timing(NamedTuple):
+    """One interval: its start in seconds since the rollout began, and its duration."""
+
+    span: Span
+    name: str
+    start: float
+    seconds: float
+
+
+class ToolUse(NamedTuple):
+    """One executed tool call: the arguments as the model wrote them, and the full result."""
+
+    turn: int
+    call_id: str
+    name: str
+    arguments: str
+    result: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts reported by the endpoint; None where it reported none."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            _sum(self.prompt_tokens, other.prompt_tokens), _sum(self.completion_tokens, other.completion_tokens)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a sequence was sampled. `logprobs` says whether they are raw or computed after these filters."""
+
+    temperature: float
+    top_p: float | None = None
+    top_k: int | None = None
+    logprobs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Token ids of one contiguous context. `mask` is 1 on the tokens the policy sampled, 0 on all others.
+
+    `logprobs` and `versions` (the policy version that sampled the token) hold None where the mask is 0.
+    """
+
+    tokens: tuple[int, ...]
+    mask: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    versions: tuple[int | None, ...]
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.tokens), len(self.mask), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1:
+            raise ValueError(f"the columns of a sequence must have the same length, got {sorted(lengths)}")
+
+    def atropos_mask(self) -> list[int]:
+        """Sampled tokens, and Atropos' -100 for all others."""
+        return [token if sampled else -100 for token, sampled in zip(self.tokens, self.mask, strict=True)]
+
+    def atropos_logprobs(self) -> list[float]:
+        """Logprobs of sampled tokens, and Atropos' 1.0 (an impossible logprob) for all others."""
+        return [1.0 if logprob is None else logprob for logprob in self.logprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A rollout's score. Named components and per-turn rewards are recorded with it, not trained on."""
+
+    score: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    turns: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One agent's work on one item. `withheld` says why a scored rollout is excluded from training."""
+
+    item_id: str
+    index: int
+    seed: int
+    messages: list[Message]
+    score: float | None = None
+    stop_reason: StopReason | None = None
+    failure: Failure | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    turn_scores: tuple[float, ...] = ()
+    turns_used: int = 0
+    tool_uses: tuple[ToolUse, ...] = ()
+    usage: Usage = Usage()
+    timings: tuple[Timing, ...] = ()
+    seconds: float = 0.0
+    sequences: tuple[Sequence, ...] = ()
+    withheld: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.score is None) == (self.failure is None):
+            raise ValueError(f"a rollout has either a score or a failure, got {self.score!r} and {self.failure!r}")
+        if self.score is not None and (type(self.score) is not float or not math.isfinite(self.score)):
+            raise ValueError(f"a score is a finite float, got {self.score!r}")
+        if self.score is not None and self.stop_reason is None:
+            raise ValueError("a scored rollout says why it stopped")
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has a score; only scored rollouts enter a batch."""
+        return self.score is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a group came from, enough to reproduce it."""
+
+    environment: str
+    environment_hash: str
+    model: str
+    versions: Mapping[str, str]
+    config_hash: str = ""
+    dataset_hash: str | None = None
+    image_digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The rollouts of one item, compared with each other; unscored ones are kept but never trained on.
+
+    `draw` is the position in the run's stream of items. `id` hashes the group's inputs: two runs with the same settings
+    produce the same ids. `withheld` says why the whole group is excluded from training.
+    """
+
+    item_id: str
+    item: Any
+    rollouts: tuple[Rollout, ...]
+    provenance: Provenance
+    tools: tuple[str, ...] = ()
+    split: str = "train"
+    id: str = ""
+    draw: int = 0
+    withheld: str | None = None
+    tool_schemas: tuple[Mapping[str, Any], ...] = ()
+    created_at: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def scored(self) -> tuple[Rollout, ...]:
+        return tuple(rollout for rollout in self.rollouts if rollout.scored)
+
+    @property
+    def scores(self) -> list[float]:
+        """Scores of the scored rollouts, in order."""
+        return [rollout.score for rollout in self.rollouts if rollout.score is not None]
+
+
+def validate_reward(value: object) -> Reward:
+    """The return value of a reward function as a Reward of finite numbers; VerifierError for anything else."""
+    if not isinstance(value, Reward):
+        return Reward(validate_score(value))
+    return Reward(
+        validate_score(value.score),
+        {str(name): validate_score(part) for name, part in value.components.items()},
+        tuple(validate_score(turn) for turn in value.turns),
+    )
+
+
+def validate_score(value: object) -> float:
+    """A score as a finite float; VerifierError for anything else."""
+    if not isinstance(value, Real):
+        raise VerifierError(
+            "not_a_number",
+            f"the reward returned {value!r} ({type(value).__name__}); return a finite float or a Reward",
+        )
+    try:
+        score = float(value)
+    except OverflowError:
+        score = math.inf
+    if not math.isfinite(score):
+        raise VerifierError("not_finite", f"the reward returned {score!r}; return a finite float")
+    return score
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

@@ -1,1 +1,0 @@
-"""Evaluation: run, kept and resumed item by item, measured with intervals, shown, and compared with another."""

@@ -1,0 +1,1 @@
+"""Load an environment class from a name or a file."""

@@ -1,0 +1,75 @@
+"""Merges command line, YAML and config_init into one configuration; CLI overrides YAML overrides config_init.
+
+Unknown keys are rejected with a suggestion, and every value is validated by its pydantic model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from hermes_rl.console.config_options import check_fields, merge_fields, parse_flags, read_yaml
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.inference.config import APIServerConfig, ServerBaseline
+from hermes_rl.rollout.config import HermesAgentEnvConfig
+from hermes_rl.rollout.protocol import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    env: HermesAgentEnvConfig
+    endpoints: tuple[APIServerConfig, ...]
+
+    @property
+    def has_endpoint(self) -> bool:
+        return bool(self.endpoints) and all(endpoint.base_url for endpoint in self.endpoints)
+
+
+def resolve_settings(
+    environment: type[Environment],
+    file: Path | None,
+    env_flags: Mapping[str, str],
+    openai_flags: Mapping[str, str],
+) -> Settings:
+    """The settings of one command; ConfigError names the invalid field and where it was set."""
+    env_default, endpoints_default = config_defaults(environment)
+    sections = read_yaml(file) if file else {}
+    env_values = check_fields(sections.get("env") or {}, type(env_default), f"{file}, section env")
+    env = merge_fields(env_default, env_values | parse_flags(type(env_default), env_flags), "env")
+    from_yaml = sections.get("openai") or {}
+    yaml_endpoints = from_yaml if isinstance(from_yaml, list) else [from_yaml]
+    for values in yaml_endpoints:
+        check_fields(values, APIServerConfig, f"{file}, section openai")
+    flags = parse_flags(APIServerConfig, openai_flags)
+    if isinstance(from_yaml, list) and len(from_yaml) > 1:
+        if flags:
+            raise ConfigError(
+                f"{file} lists {len(from_yaml)} endpoints, so --openai.* flags are ambiguous; change the file instead"
+            )
+        return Settings(env, tuple(merge_fields(APIServerConfig(), values, "openai") for values in from_yaml))
+    overrides = (yaml_endpoints[0] if yaml_endpoints else {}) | flags
+    if not endpoints_default:
+        return Settings(env, (merge_fields(APIServerConfig(), overrides, "openai"),) if overrides else ())
+    return Settings(env, tuple(merge_fields(endpoint, overrides, "openai") for endpoint in endpoints_default))
+
+
+def config_defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
+    """The defaults from config_init, with Atropos' classes converted to ours."""
+    env, endpoints = environment.config_init()
+    if not isinstance(env, HermesAgentEnvConfig):
+        raise ConfigError(f"{environment.__name__}.config_init must return (config, [APIServerConfig, …])")
+    endpoint_list: Sequence[Any] = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
+    return env, [
+        _endpoint(endpoint)
+        for endpoint in endpoint_list
+        if isinstance(endpoint, BaseModel) and type(endpoint) is not ServerBaseline
+    ]
+
+
+def _endpoint(config: BaseModel) -> APIServerConfig:
+    if isinstance(config, APIServerConfig):
+        return config
+    fields = APIServerConfig.model_fields
+    return APIServerConfig.model_validate({k: v for k, v in config.model_dump().items() if k in fields})

@@ -1,0 +1,115 @@
+"""A scripted policy, one step per turn, for the oracles, cheats and null agent of `validate`.
+
+It replaces the model server for the agent loop only. Everything else in the rollout is real: the loop, tools, sandbox,
+reward, and any model the reward uses.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias, cast
+
+from hermes_rl.agent.result import AgentResult
+from hermes_rl.core import fast_json
+from hermes_rl.core.messages import Message, ToolCall
+from hermes_rl.core.trajectory import Reward, Usage
+from hermes_rl.environment.eval_copy import copy_for_evaluation
+from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
+from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
+
+ToolStep: TypeAlias = tuple[str, dict[str, Any]]
+Step: TypeAlias = str | ToolStep | Sequence[ToolStep]
+"""A final answer, one tool call as (name, arguments), or several calls in one turn."""
+Reply: TypeAlias = Callable[[Sequence[Message]], Step]
+"""A step that depends on the conversation so far."""
+Scoring: TypeAlias = Callable[[Environment, Any, AgentResult, ToolContext], Awaitable[float | Reward]]
+
+MODEL_NAME = "script"
+
+
+class ScriptedPolicy:
+    """Plays a script once. After the last step it returns empty text, which ends the rollout."""
+
+    context_tokens: int | None = None
+
+    def __init__(self, steps: Sequence[Step | Reply]) -> None:
+        self.configs: list[APIServerConfig] = []
+        self._steps = iter(steps)
+
+    def session(self) -> Self:
+        return self
+
+    async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> ChatCompletion:
+        step = next(self._steps, "")
+        text, calls = parse_step(step(messages) if callable(step) else step)
+        message = ChatMessage("assistant", text, tuple(calls))
+        return ChatCompletion("", MODEL_NAME, (Choice(0, message, "tool_calls" if calls else "stop"),), Usage(0, 0))
+
+
+def parse_step(step: Step) -> tuple[str, list[ToolCall]]:
+    """The text and tool calls of a step; TypeError for anything else."""
+    if isinstance(step, str):
+        return step, []
+    calls = [step] if isinstance(step, tuple) and len(step) == 2 and isinstance(step[0], str) else step
+    if not isinstance(calls, list | tuple) or not all(_is_call(call) for call in calls):
+        raise TypeError(
+            f"{step!r} is not a step: give a text, a tool call as (name, {{arguments}}), or a list of such calls"
+        )
+    return "", [ToolCall.make(name, fast_json.dumps(arguments).decode()) for name, arguments in calls]
+
+
+async def run_script(
+    env: Environment,
+    item: Any,
+    steps: Sequence[Step | Reply],
+    *,
+    split: str = "train",
+    scoring: Scoring | None = None,
+) -> FinishedRollout:
+    """Run a rollout that takes these steps in an open environment, without changing the environment's buffers.
+
+    The agent has every tool of the environment. `scoring` replaces `compute_reward`; its first argument is the
+    environment.
+    """
+    tools = [tool for opened in env.tools.toolsets.values() for tool in opened.tools]
+    plan = RolloutPlan(
+        item=item,
+        item_id=env.item_id(item),
+        index=0,
+        seed=env.config.seed,
+        tool_schemas=[tool.schema for tool in tools],
+        valid_tool_names={tool.name for tool in tools},
+        temperature=0.0,
+        split=split,
+    )
+    retries, attempts = env.group_rules().retries, 0
+    while True:
+        attempts += 1
+        scripted = _ScriptedEnvironment(copy_for_evaluation(env), ScriptedPolicy(steps), scoring)
+        finished = await run_rollout(cast("Environment", scripted), plan)
+        if not retries.should_retry(finished.rollout.failure, attempts):
+            return finished
+
+
+class _ScriptedEnvironment:
+    """The environment with its policy replaced for the agent loop only.
+
+    A reward that calls `self.server` must reach the real model and not a step of the script.
+    """
+
+    def __init__(self, env: Environment, policy: ScriptedPolicy, scoring: Scoring | None) -> None:
+        self._env = env
+        self.server = policy
+        # A script uses our loop's tools, even if the environment has an external agent.
+        self.gateway = None
+        if scoring is not None:
+            self.compute_reward = partial(scoring, env)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and isinstance(call[1], dict)

@@ -1,1 +1,0 @@
-"""Validation: what an environment's own tests and `hermes-rl validate` ask of it."""

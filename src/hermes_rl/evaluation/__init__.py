@@ -1,0 +1,1 @@
+"""Evaluation: run or resume item by item, report metrics with confidence intervals, compare, replay and rescore."""

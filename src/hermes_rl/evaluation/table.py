@@ -1,0 +1,155 @@
+"""The table of an evaluation: metrics with their intervals, then remarks on how to read them.
+
+Fits 80 columns. Printed to stderr, like all live display.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_rl.console.live_display import console, shorten
+
+# Half-widths of an interval: above the first it is called wide, the second is the proposed target.
+WIDE, USEFUL = 0.1, 0.05
+ROW_KINDS = ("model_failure", "failure", "retried", "items_left_out", "time_share", "stop_reason")
+ROW_METRICS = frozenset(
+    f"eval/{name}"
+    for name in "items items_scored samples_per_item rollouts scored model_failures failures mean_reward "
+    "standard_error tool_calls tool_errors tokens/prompt tokens/completion tokens/per_rollout cost seconds/wall "
+    "seconds/rollout_mean seconds/rollout_median seconds/rollout_p95".split()
+)
+
+
+def evaluation_table(report: Mapping[str, Any], folder: Path) -> None:
+    """Print the report: with intervals for the default evaluation, metrics alone for a custom one."""
+    from rich.table import Table
+
+    # A custom evaluate_log may have replaced the metrics.
+    measured = "items" in report and report["metrics"].keys() >= {*ROW_METRICS, *report["methods"]}
+    table = Table(title=f"{report['task']} · {report['model']}", title_justify="left", show_header=not measured)
+    table.add_column("metric")
+    table.add_column("value", justify="left" if measured else "right")
+    if measured:
+        for row in _evaluation_rows(report):
+            table.add_row(*row)
+    else:
+        for name, value in report["metrics"].items():
+            table.add_row(escape_markup(name), _format_value(value))
+    screen = console()
+    screen.print(table)
+    for line in evaluation_remarks(report) if measured else ():
+        screen.print(line, soft_wrap=True)
+    screen.print(
+        f"written: {folder}/metrics.json, {folder}/samples.jsonl ({report['samples']} samples)", soft_wrap=True
+    )
+
+
+def estimate_text(estimate: float, low: float | None, high: float | None) -> str:
+    """0.62 [0.55, 0.69], with more digits for a narrow interval."""
+    if low is None or high is None or not math.isfinite(high - low):
+        return f"{estimate:.2f} [unknown]"
+    digits = 2 if high - low >= 0.02 or high == low else 4
+    return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    metrics = report["metrics"]
+    samples = report["samples_per_item"]
+    temperature = report["generation_parameters"].get("temperature")
+    yield (
+        "items",
+        f"{metrics['eval/items']}, {samples} {'sample' if samples == 1 else 'samples'} each"
+        + (f", temperature {temperature:g}" if isinstance(temperature, int | float) else ""),
+    )
+    if metrics["eval/mean_reward"] is None:
+        yield "eval/mean_reward", "[red]no rollout was scored[/red]"
+    for name in report["methods"]:
+        estimate = estimate_text(metrics[name], metrics[f"{name}/low"], metrics[f"{name}/high"])
+        yield escape_markup(name), escape_markup(estimate)
+    yield "rollouts", f"{metrics['eval/rollouts']}, {metrics['eval/scored']} scored"
+    passed = metrics["eval/scored"] - metrics["eval/model_failures"]
+    yield "passed", f"{passed}, {metrics['eval/model_failures']} failed by the model"
+    for reason, count in _counts_by_name(metrics, "model_failure"):
+        yield f"  stopped: {reason}", str(count)
+    for cause, count in _counts_by_name(metrics, "failure"):
+        yield f"[red]not scored: {escape_markup(cause)}[/red]", str(count)
+    for cause, count in _counts_by_name(metrics, "retried"):
+        yield f"retried: {escape_markup(cause)}", str(count)
+    for reason, count in _counts_by_name(metrics, "items_left_out"):
+        yield f"[yellow]items left out: {escape_markup(reason)}[/yellow]", str(count)
+    yield "tool calls", f"{metrics['eval/tool_calls']}, {metrics['eval/tool_errors']} with an error"
+    yield "time", _time_text(metrics)
+    if shares := [f"{span} {share:.0%}" for span, share in _counts_by_name(metrics, "time_share") if share >= 0.005]:
+        yield "spent in", ", ".join(shares)
+    if metrics["eval/tokens/per_rollout"]:
+        prompt, completion = metrics["eval/tokens/prompt"], metrics["eval/tokens/completion"]
+        yield "tokens", f"{prompt:,} prompt, {completion:,} completion"
+    if metrics["eval/cost"] is not None:
+        yield "cost", f"{metrics['eval/cost']:.4f}"
+    for name, value in metrics.items():
+        if not _has_own_row(name, report):
+            yield escape_markup(name), _format_value(value)
+
+
+def evaluation_remarks(report: Mapping[str, Any]) -> Iterator[str]:
+    """Remarks on how to read the metrics."""
+    metrics = report["metrics"]
+    if not metrics["eval/scored"]:
+        yield "[red]No rollout was scored: this says nothing about the model.[/red] Fix the failures listed above."
+    else:
+        methods = ", ".join(sorted(set(report["methods"].values())))
+        yield escape_markup(f"In brackets: {report['confidence']:.0%} intervals, clustered by item; {methods}.")
+        yield from _width_remarks(metrics)
+    for name in report["methods"]:
+        if count := metrics.get(f"{name}/items_left_out"):
+            yield f"{count} items have too few scored samples for {escape_markup(name)} and are not in it."
+    if metrics["eval/failures"] and metrics["eval/scored"]:
+        share = metrics["eval/failures"] / metrics["eval/rollouts"]
+        yield f"[yellow]{share:.0%} of the rollouts have no score[/yellow] and are in none of the means."
+    if report["limit"]:
+        yield f"[yellow]stopped early[/yellow] by {escape_markup(report['limit'])}; raise it and continue with --resume"
+    if report["resumed_items"]:
+        yield f"{report['resumed_items']} items are from an earlier run; the wall time is of this run"
+    for cause, message in report["failure_examples"].items():
+        yield f"[red]{escape_markup(cause)}[/red], for example: {shorten(message)}"
+
+
+def _width_remarks(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """The number of items for a useful interval: its width scales with the inverse square root of the items."""
+    half = (metrics["eval/pass@1/high"] - metrics["eval/pass@1/low"]) / 2
+    if half > WIDE:
+        items = math.ceil(metrics["eval/items_scored"] * (half / USEFUL) ** 2 / 10) * 10
+        yield (
+            f"[yellow]The interval is wide:[/yellow] the pass rate is known only to ±{half:.2f}. About {items} items "
+            f"would give ±{USEFUL:g} (--env.eval_size)."
+        )
+
+
+def _time_text(metrics: Mapping[str, Any]) -> str:
+    wall, median, p95 = (metrics[f"eval/seconds/{name}"] for name in ("wall", "rollout_median", "rollout_p95"))
+    rollout = "" if median is None else f"; a rollout {median:.1f} s, p95 {p95:.1f} s"
+    return f"{wall:.1f} s{rollout}"
+
+
+def _has_own_row(name: str, report: Mapping[str, Any]) -> bool:
+    """Whether a metric of the default evaluation already has a row in the table."""
+    estimate = name.removesuffix("/low").removesuffix("/high").removesuffix("/items_left_out")
+    kind = name.removeprefix("eval/").partition("/")[0]
+    return name in ROW_METRICS or estimate in report["methods"] or estimate.startswith("eval/pass") or kind in ROW_KINDS
+
+
+def _format_value(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else escape_markup(str(value))
+
+
+def _counts_by_name(metrics: Mapping[str, Any], kind: str) -> list[tuple[str, Any]]:
+    """The metrics of a kind by name, largest first."""
+    prefix = f"eval/{kind}/"
+    found = [(name.removeprefix(prefix), value) for name, value in metrics.items() if name.startswith(prefix)]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def escape_markup(text: str) -> str:
+    """Text that the console prints literally."""
+    return text.replace("[", r"\[")

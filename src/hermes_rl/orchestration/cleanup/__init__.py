@@ -1,0 +1,1 @@
+"""Find, measure and remove the files that hermes-rl keeps on this machine."""

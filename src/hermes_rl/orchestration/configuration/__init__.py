@@ -1,0 +1,1 @@
+"""Configure a run: environments with their actual settings, a preset, validated edits, and the dry run."""

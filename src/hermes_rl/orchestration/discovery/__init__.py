@@ -1,0 +1,1 @@
+"""Discover environments by reading their source files, never by running them."""

@@ -1,0 +1,110 @@
+"""The run file: every value of every part of a run, in one readable YAML file.
+
+Always true: it contains no secret and no process address, so the same file can start the run again.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hermes_rl.core.errors import ConfigError
+
+
+class EnvironmentEntry(BaseModel):
+    """One environment of the run. `reference` is what `hermes-rl serve` takes; `env` and `openai` its sections."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    id: str = ""
+    """The versioned id from discovery."""
+    reference: str
+    registers_as: str = ""
+    """Its name in the trajectory API, where that is not `name`."""
+    weight: float = Field(default=1.0, gt=0)
+    evaluation_only: bool = False
+    env: dict[str, Any] = Field(default_factory=dict)
+    openai: dict[str, Any] = Field(default_factory=dict)
+
+
+class EngineEntry(BaseModel):
+    """A self-hosted engine started with the run, with the options of `hermes-rl engine start`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(description="Model folder or hub name; a run uses the trainer's base_model.")
+    environment: str | None = Field(default=None, description="Python environment with SkyRL; created if not given.")
+    rank: int = Field(default=32, ge=1, description="Maximum LoRA rank.")
+    adapters: int = Field(default=8, ge=4, description="LoRA adapters held in memory.")
+    micro_batch: int = Field(default=8, ge=0, description="Sequences per forward pass; 0 for the whole batch.")
+    samples: int = Field(default=8, ge=0, description="Sequences sampled at once; 0 for no limit.")
+
+
+class ReplicasEntry(BaseModel):
+    """Replicas of each environment that is trained on: how many, and where. See docs/many-machines.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int = Field(ge=1, description="Number of replicas; `hermes-rl replicas resize RUN N` changes it.")
+    shards: int | None = Field(
+        default=None, ge=1, description="Number of item shards; defaults to the number of replicas."
+    )
+    on: Literal["here", "ray"] = Field(default="here", description="This machine, or a Ray cluster.")
+    ray_address: str | None = Field(
+        default=None, description="Ray cluster address; defaults to the one on this machine."
+    )
+    cpus: float = Field(default=1.0, ge=0, description="CPUs per replica.")
+
+
+class RunFile(BaseModel):
+    """`tinker` is the trainer's section. Without `engine` the trainer uses its `base_url`, else hosted Tinker."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    name: str
+    preset: str
+    created_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    environments: tuple[EnvironmentEntry, ...] = Field(min_length=1)
+    tinker: dict[str, Any] = Field(default_factory=dict)
+    engine: EngineEntry | None = None
+    keys: tuple[str, ...] = ()
+    """Names of the keys that its parts get as environment variables, where they are set."""
+    trace: str | None = None
+    """Trace collector of all parts."""
+    replicas: ReplicasEntry | None = None
+    reach: str | None = None
+    """Address on which the API and inference listen for other machines; they require the run's key."""
+
+    def part_of(self, environment: EnvironmentEntry) -> str:
+        """The part name of an environment: env, or env-NAME when there are several."""
+        return "env" if len(self.environments) == 1 else f"env-{environment.name}"
+
+    def fleet_of(self, environment: EnvironmentEntry) -> str:
+        """The name of an environment's replicas in `hermes-rl replicas`: the run id when there is one environment."""
+        return self.run_id if len(self.environments) == 1 else f"{self.run_id}-{environment.name}"
+
+    def as_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.part")
+        temporary.write_text(self.as_yaml())
+        temporary.replace(path)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """Read a run file; ConfigError names the file and the invalid field."""
+    try:
+        return RunFile.model_validate(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ConfigError(f"{path} is not a valid run file: {problems}") from None

@@ -1,0 +1,178 @@
+"""The state machine of one component: its next state from an observation, and what follows when its process has ended.
+
+Always true: pure functions; after each failure the backoff doubles, up to `most_failures` within the window; a
+configuration error on the first start is not retried.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hermes_rl.orchestration.states import PartState
+from hermes_rl.orchestration.supervision.components import ComponentPlan, Role
+
+BAD_CONFIGURATION = 2
+# A shim cleans up for a second or two after its component has ended.
+STUCK_AFTER = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentObservation:
+    """A snapshot of one component. `shim` and `process` say whether they are alive."""
+
+    shim: bool = False
+    process: bool = False
+    started: bool = False
+    """The process was started in this launch, whether or not it is alive now."""
+    ready: bool = False
+    url: str | None = None
+    exit_code: int | None = None
+    port_taken: bool = False
+    """Another process listens on its port."""
+    problem: str | None = None
+    """The tail of its log, or why it could not be started."""
+
+    @property
+    def alive(self) -> bool:
+        return self.shim or self.process
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """`since` is when it entered its state."""
+
+    state: PartState = PartState.WAITING
+    since: float = 0.0
+    not_before: float = 0.0
+    failures: tuple[float, ...] = ()
+    restarts: int = 0
+    need_urls: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    was_ready: bool = False
+    stop_sent: bool = False
+    restart_after_stop: bool = False
+    """Start it again once it has stopped, without counting a failure."""
+    failure: str | None = None
+    """Why the supervisor is stopping it; counted as a failure once it has stopped."""
+    headless_since: float | None = None
+    """Since when its shim has been alive without its process."""
+    done: bool = False
+    """It finished its work."""
+    fatal: str | None = None
+    """Why it will not be restarted."""
+    exit_code: int | None = None
+    problem: str | None = None
+
+    def is_stuck(self, now: float) -> bool:
+        return self.headless_since is not None and now - self.headless_since > STUCK_AFTER
+
+
+def mark_starting(component: Component, need_urls: Mapping[str, str], now: float) -> Component:
+    return replace(
+        component,
+        state=PartState.STARTING,
+        since=now,
+        need_urls=dict(need_urls),
+        stop_sent=False,
+        restart_after_stop=False,
+        failure=None,
+        headless_since=None,
+    )
+
+
+def mark_stopping(component: Component, now: float) -> Component:
+    return replace(
+        component, state=PartState.STOPPING, since=now, stop_sent=True, restart_after_stop=False, failure=None
+    )
+
+
+def apply_observation(  # noqa: PLR0911 (a case a line)
+    plan: ComponentPlan,
+    component: Component,
+    seen: ComponentObservation,
+    now: float,
+    *,
+    clock_runs: bool,
+    fulfilled: bool,
+    wanted: bool,
+) -> Component:
+    """`clock_runs`: its needs are ready, so the readiness deadline applies. `fulfilled`: its work is done.
+
+    `wanted`: it should be running.
+    """
+    if component.state in {PartState.WAITING, PartState.EXITED}:
+        return component
+    if not seen.alive:
+        return _after_exit(plan, component, seen, now, fulfilled=fulfilled, wanted=wanted)
+    if component.state is PartState.STOPPING:
+        return component
+    headless = seen.shim and seen.started and not seen.process
+    component = replace(component, headless_since=(component.headless_since or now) if headless else None)
+    if seen.ready:
+        if component.state is PartState.STARTING:
+            return replace(component, state=PartState.READY, since=now, was_ready=True, url=seen.url, problem=None)
+        steady = now - component.since >= plan.patience.steady_after
+        return replace(component, failures=() if steady else component.failures, url=seen.url)
+    if component.state is PartState.READY:
+        return replace(component, state=PartState.STARTING, since=now)
+    if not clock_runs:
+        return replace(component, since=now)
+    if now - component.since > plan.patience.ready_within:
+        failure = f"not ready within {plan.patience.ready_within:g} s"
+        return replace(
+            component, state=PartState.STOPPING, since=now, stop_sent=False, restart_after_stop=False, failure=failure
+        )
+    return component
+
+
+def _after_exit(  # noqa: PLR0911 (a case a line)
+    plan: ComponentPlan,
+    component: Component,
+    seen: ComponentObservation,
+    now: float,
+    *,
+    fulfilled: bool,
+    wanted: bool,
+) -> Component:
+    problem = component.failure or _describe_exit(seen)
+    ended = replace(component, state=PartState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
+    if component.state is PartState.STOPPING and component.failure is None:
+        return replace(ended, state=PartState.WAITING, not_before=now) if component.restart_after_stop else ended
+    if fulfilled:
+        return replace(ended, done=True)
+    if component.failure is None and seen.exit_code == 0 and plan.role in {Role.ENVIRONMENT, Role.EXPORT}:
+        return replace(ended, done=True)
+    if not wanted:
+        return replace(ended, problem=problem)
+    if seen.exit_code == BAD_CONFIGURATION and not component.was_ready and not seen.port_taken:
+        return replace(ended, problem=problem, fatal=problem)
+    failures = (*(at for at in component.failures if now - at < plan.patience.window), now)
+    if len(failures) > plan.patience.most_failures:
+        fatal = f"failed {len(failures)} times; last failure: {problem}"
+        return replace(ended, failures=failures, problem=problem, fatal=fatal)
+    backoff = min(plan.patience.longest_pause, plan.patience.first_pause * 2.0 ** (len(failures) - 1))
+    return replace(
+        ended,
+        state=PartState.WAITING,
+        not_before=now + backoff,
+        failures=failures,
+        restarts=component.restarts + 1,
+        problem=problem,
+    )
+
+
+def _describe_exit(seen: ComponentObservation) -> str:
+    if seen.exit_code is None:
+        how = "ended together with its shim, which was killed or failed to start"
+    elif seen.exit_code < 0:
+        how = f"killed by {_signal_name(-seen.exit_code)}"
+    else:
+        how = f"exited with status {seen.exit_code}"
+    return f"{how}: {seen.problem}" if seen.problem else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

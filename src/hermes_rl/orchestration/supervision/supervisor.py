@@ -1,0 +1,265 @@
+"""The supervisor of one run: observes, decides, acts and writes state.json, five times a second, until the run ends.
+
+Always true: a run has one supervisor, enforced by a lock; all it knows is in state.json and the shims' status files, so
+another can take over at any moment; a failed tick or a full disk is logged and does not end it.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState, read_state
+from hermes_rl.orchestration.supervision.component_state import Component
+from hermes_rl.orchestration.supervision.components import Role, read_plan
+from hermes_rl.orchestration.supervision.desired_state import DesiredState, read_desired_state
+from hermes_rl.orchestration.supervision.lifecycle import (
+    KillComponent,
+    RunObservation,
+    RunProgress,
+    StartComponent,
+    StopComponent,
+    decide,
+)
+from hermes_rl.orchestration.supervision.process_tags import try_lock
+from hermes_rl.orchestration.supervision.processes import AdoptedComponent, ComponentProcesses
+from hermes_rl.orchestration.supervision.store_record import RunRecord
+from hermes_rl.tracing.setup import Tracing, export_span
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL = 0.2
+WRITE_STATE_EVERY = 2.0
+# Longer than a dying supervisor takes to release its lock.
+LOCK_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Unix seconds of this attempt; `ran_before` is the total duration of earlier attempts, in seconds."""
+
+    attempt: int
+    started_at: float
+    changed_at: float
+    ran_before: float = 0.0
+
+
+class Supervisor:
+    def __init__(self, paths: RunPaths, saved: RunState | None, desired: DesiredState) -> None:
+        self._paths = paths
+        plan = read_plan(paths.plan)
+        self._plan = plan
+        self._processes = ComponentProcesses(paths, plan)
+        adopted = self._processes.adopt()
+        self._progress = restore_progress(RunProgress.new(plan.parts), saved, adopted, desired, time.monotonic())
+        self._me = ProcessIdentity.from_pid(os.getpid())
+        self._times = attempt_times(saved, desired, time.time())
+        self._written_state: RunState | None = None
+        self._written_at = 0.0
+        self._record = RunRecord(paths)
+
+    def run(self, lock: int) -> None:
+        while True:
+            with suppress(OSError):
+                os.utime(lock)
+            try:
+                self._tick()
+            except Exception:
+                log.exception("supervision tick failed")
+            if self._progress.phase.ended and self._is_over():
+                break
+            time.sleep(POLL_INTERVAL)
+        self._record.close()
+        self._processes.close()
+        self._trace()
+
+    def _tick(self) -> None:
+        self._processes.reap()
+        observation = self._observe()
+        before = self._progress.phase
+        self._progress, actions = decide(self._progress, observation, time.monotonic())
+        if self._progress.phase is not before:
+            self._times = replace(self._times, changed_at=time.time())
+            log.info("%s: %s", self._progress.phase, self._progress.reason or "")
+        for action in actions:
+            log.info("%s", action)
+            match action:
+                case StartComponent(component, need_urls):
+                    self._processes.start(component, need_urls)
+                case StopComponent(component):
+                    self._processes.stop(component)
+                case KillComponent(component):
+                    self._processes.kill(component)
+        self._write_state()
+
+    def _observe(self) -> RunObservation:
+        urls = {name: component.url for name, component in self._progress.components.items() if component.url}
+        components = {plan.name: self._processes.observe(plan.name, urls) for plan in self._progress.plan}
+        desired = read_desired_state(self._paths)
+        if self._progress.ending is None:
+            # A `resume` that arrives while the run is active is already being served.
+            self._times = replace(self._times, attempt=max(desired.attempt, self._times.attempt))
+        return RunObservation(components, desired.wanted, self._is_complete())
+
+    def _is_complete(self) -> bool:
+        """Whether the trainer reports completion. The pid rules out a run.json of an earlier launch."""
+        known = {self._processes.process_id(trainer.name) for trainer in self._progress.with_role(Role.TRAINER)} - {
+            None
+        }
+        try:
+            trainer_run = fast_json.loads((self._paths.folder / "run.json").read_bytes())
+        except (OSError, ValueError):
+            return False
+        return trainer_run.get("state") == "complete" and trainer_run.get("pid") in known
+
+    def _write_state(self) -> None:
+        """Write state.json when it changed, and periodically as a heartbeat."""
+        now = time.time()
+        state = replace(self._state(), said_at=0.0)
+        if state == self._written_state and time.monotonic() - self._written_at < WRITE_STATE_EVERY:
+            return
+        try:
+            replace(state, said_at=now).write(self._paths.state)
+        except OSError as error:
+            log.warning("cannot write the run's state: %s", error)
+            return
+        self._written_state, self._written_at = state, time.monotonic()
+        self._record.put(state.phase)
+
+    def _trace(self) -> None:
+        """Export the run's own span, the parent of its components' spans."""
+        if self._plan.trace is None or self._plan.traceparent is None:
+            return
+        progress = self._progress
+        try:
+            export_span(
+                Tracing.from_option(self._plan.trace),
+                self._plan.traceparent,
+                "run",
+                began=self._times.started_at,
+                attributes={"run": self._paths.run_id, "attempt": self._times.attempt, "phase": str(progress.phase)},
+                error=str(progress.phase) if progress.phase is Phase.FAILED else None,
+                report=log.warning,
+            )
+        except HermesRLError as error:
+            log.warning("cannot export the run's span: %s", error)
+
+    def _is_over(self) -> bool:
+        """Whether the final phase is written and no process is left."""
+        written = self._written_state is not None and self._written_state.phase is self._progress.phase
+        return written and self._processes.sweep_all()
+
+    def _state(self) -> RunState:
+        progress = self._progress
+        return RunState(
+            run_id=self._paths.run_id,
+            phase=progress.phase,
+            supervisor=None if progress.phase.ended else self._me,
+            parts={
+                plan.name: self._component_status(plan.name, progress.components[plan.name]) for plan in progress.plan
+            },
+            reason=progress.reason,
+            started_at=self._times.started_at,
+            changed_at=self._times.changed_at,
+            ran_before=self._times.ran_before,
+            ending=progress.ending,
+            complete=progress.complete,
+            attempt=self._times.attempt,
+        )
+
+    def _component_status(self, name: str, component: Component) -> PartStatus:
+        shim, process = self._processes.live_identities(name)
+        return PartStatus(
+            state=component.state,
+            keeper=shim,
+            process=process,
+            url=component.url,
+            restarts=component.restarts,
+            exit_code=component.exit_code,
+            problem=component.fatal or component.problem,
+        )
+
+
+def attempt_times(saved: RunState | None, desired: DesiredState, now: float) -> AttemptTimes:
+    if saved is None:
+        return AttemptTimes(desired.attempt, now, now)
+    if saved.attempt == desired.attempt:
+        return AttemptTimes(saved.attempt, saved.started_at, saved.changed_at, saved.ran_before)
+    until = saved.changed_at if saved.phase.ended else saved.said_at
+    return AttemptTimes(desired.attempt, now, now, saved.ran_before + max(0.0, until - saved.started_at))
+
+
+def restore_progress(
+    progress: RunProgress,
+    saved: RunState | None,
+    adopted: Mapping[str, AdoptedComponent],
+    desired: DesiredState,
+    now: float,
+) -> RunProgress:
+    """Progress as the last supervisor left it. A live component counts as starting until a probe finds it ready."""
+    components = dict(progress.components)
+    if saved is not None and saved.attempt != desired.attempt:
+        saved = None
+    for name, new in progress.components.items():
+        component = new
+        status = saved.parts.get(name) if saved is not None else None
+        if saved is not None and status is not None:
+            was_ready = status.state is PartState.READY or saved.phase is Phase.RUNNING
+            component = replace(component, restarts=status.restarts, was_ready=was_ready, url=status.url)
+        ended_unseen = status is not None and status.state is not PartState.WAITING
+        if name in adopted and (adopted[name].alive or ended_unseen):
+            component = replace(component, state=PartState.STARTING, since=now, need_urls=adopted[name].need_urls)
+        components[name] = component
+    if saved is None:
+        return replace(progress, components=components)
+    return replace(
+        progress,
+        components=components,
+        phase=saved.phase,
+        ending=saved.ending,
+        complete=saved.complete,
+        reason=saved.reason,
+    )
+
+
+def supervise(run_id: str) -> None:
+    """Supervise until the run ends; return early when another supervisor holds the lock or there is nothing to do."""
+    paths = RunPaths(run_id)
+    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while not try_lock(lock):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+    while _has_work(paths):
+        _run_attempt(paths, lock)
+    # A `resume` waits for this lock, and the process's last threads may take seconds to end.
+    os.close(lock)
+
+
+def _has_work(paths: RunPaths) -> bool:
+    saved = read_state(paths.state)
+    return saved is None or not saved.phase.ended or saved.attempt < read_desired_state(paths).attempt
+
+
+def _run_attempt(paths: RunPaths, lock: int) -> None:
+    saved, desired = read_state(paths.state), read_desired_state(paths)
+    try:
+        supervisor = Supervisor(paths, saved, desired)
+    except Exception as error:
+        log.exception("cannot supervise the run")
+        reason = f"supervision failed to start: {error}; fix that, then `hermes-rl run resume {paths.run_id}`"
+        now = time.time()
+        failed = RunState(paths.run_id, Phase.FAILED, None, reason=reason, changed_at=now, said_at=now)
+        times = attempt_times(saved, desired, now)
+        replace(
+            failed, started_at=times.started_at, ran_before=times.ran_before, attempt=times.attempt, ending=Phase.FAILED
+        ).write(paths.state)
+        return
+    supervisor.run(lock)

@@ -1,0 +1,145 @@
+"""Progress and summary of rollouts: a live panel, or a periodic line without a terminal, and a table at the end.
+
+Everything goes to standard error; standard output is reserved for `--json`.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from hermes_rl.console.live_display import LINE_EVERY, LiveDisplay, console, live_panel, shorten, write_line
+from hermes_rl.console.panel import Panel, format_counts, score_text
+from hermes_rl.rollout.metrics import RolloutCounts
+
+MAX_SPARKLINE_SCORES = 4096
+
+
+class ProgressReporter(Protocol):
+    def advance(self) -> None: ...
+
+
+@contextmanager
+def progress(
+    what: str, total: int, tally: RolloutCounts, done: int = 0, *, title: str | None = None
+) -> Iterator[ProgressReporter]:
+    """Show progress and scores; `done` of the total were finished in an earlier run."""
+    screen = console()
+    if screen.is_terminal:
+        progress_panel = _TerminalProgress(title or what, total, tally, done)
+        with live_panel(screen, progress_panel.look()) as display:
+            progress_panel.display = display
+            yield progress_panel
+    else:
+        progress_lines = _LineProgress(what, total, tally, done)
+        progress_lines.write_line()
+        yield progress_lines
+        progress_lines.write_line()
+
+
+class _TerminalProgress:
+    def __init__(self, title: str, total: int, tally: RolloutCounts, done: int) -> None:
+        self._title, self._total, self._tally = title, total, tally
+        self._done = self._done_before = done
+        self._began = time.monotonic()
+        self.display: LiveDisplay | None = None
+
+    def advance(self) -> None:
+        self._done += 1
+        if self.display is not None:
+            self.display.panel = self.look()
+
+    def look(self) -> Panel:
+        tally, budget = self._tally, self._tally.budget
+        spent = "" if budget.spent is None else f", {budget.spent:.4f} spent"
+        rows = {
+            **count_rows(tally),
+            "tool calls": f"{tally.tool_calls}, {tally.tool_errors} with an error" if tally.tool_calls else "",
+            "tokens": f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion{spent}",
+        }
+        return Panel(
+            self._title,
+            {label: text for label, text in rows.items() if text},
+            done=self._done,
+            total=self._total,
+            began=self._began,
+            before=self._done_before,
+            rewards=tally.scores[-MAX_SPARKLINE_SCORES:],
+        )
+
+
+class _LineProgress:
+    def __init__(self, what: str, total: int, tally: RolloutCounts, done: int) -> None:
+        self._what, self._total, self._tally = what, total, tally
+        self._done, self._printed_at = done, time.monotonic()
+
+    def advance(self) -> None:
+        self._done += 1
+        if time.monotonic() - self._printed_at >= LINE_EVERY:
+            self.write_line()
+
+    def write_line(self) -> None:
+        self._printed_at = time.monotonic()
+        write_line(f"{self._what} {self._done}/{self._total}  {score_line(self._tally)}")
+
+
+def count_rows(tally: RolloutCounts) -> dict[str, str]:
+    """The rows that every command shows about its rollouts."""
+    return {
+        "score": score_text(tally.mean, len(tally.scores), tally.rollouts),
+        "not scored": format_counts(tally.failures),
+        "withheld": format_counts(tally.withheld_groups),
+    }
+
+
+def score_line(tally: RolloutCounts) -> str:
+    if not tally.rollouts:
+        return ""
+    mean = "–" if tally.mean is None else f"{tally.mean:.3f}"
+    failed = sum(tally.failures.values())
+    return f"mean score {mean} over {len(tally.scores)} scored" + (f", {failed} failed" if failed else "")
+
+
+def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> None:
+    """Print the summary of a run: scores, stop reasons, failures by cause with an example of each."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("groups", str(tally.groups))
+    table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
+    table.add_row("mean score", _mean(tally.mean, tally.standard_error))
+    table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
+    for name, values in tally.components.items():
+        table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
+    for label, counter in (
+        ("stopped: {}", tally.stop_reasons),
+        ("[red]not scored: {}[/red]", tally.failures),
+        ("tried again: {}", tally.retried),
+        ("groups withheld from training: {}", tally.withheld_groups),
+        ("rollouts withheld from training: {}", tally.withheld_rollouts),
+        ("[red]sequences dropped: {}[/red]", tally.breaches),
+    ):
+        for cause, count in counter.most_common():
+            table.add_row(label.format(cause), str(count))
+    budget = tally.budget
+    table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
+    if tally.sequences:
+        table.add_row("exact tokens", f"{tally.sampled_tokens:,} sampled, in {tally.sequences:,} sequences")
+    if budget.spent is not None:
+        table.add_row("spent", f"{budget.spent:.4f}")
+    screen = console()
+    screen.print(table)
+    if tally.limit:
+        hint = "; raise it and continue with --resume" if "_limit: " in tally.limit else ""
+        screen.print(f"[yellow]ended early[/yellow] by {tally.limit}{hint}", soft_wrap=True)
+    for cause, message in tally.examples.items():
+        screen.print(f"[red]{cause}[/red], for example: {shorten(message)}", soft_wrap=True)
+    for name, value in notes.items():
+        screen.print(f"{name}: {value}", soft_wrap=True)
+
+
+def _mean(mean: float | None, error: float | None) -> str:
+    if mean is None:
+        return "none was scored"
+    return f"{mean:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None else "")

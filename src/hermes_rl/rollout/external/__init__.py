@@ -1,0 +1,1 @@
+"""External agents: programs that run in the rollout's sandbox and reach only the gateway."""

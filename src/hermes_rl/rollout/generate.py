@@ -1,0 +1,146 @@
+"""`process`: generate groups concurrently and append each to a JSONL file when it finishes, failed rollouts included.
+
+A group is written whole or not at all. However a run ended, `resume` generates exactly the missing draws, so the file
+then holds the same groups as an uninterrupted run. Only one process writes a file at a time.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.core.trajectory import Group, Provenance
+from hermes_rl.rollout.budget import Budget
+from hermes_rl.rollout.concurrency import Slots, training_concurrency
+from hermes_rl.rollout.group import provenance
+from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.sampler import Draw
+from hermes_rl.store.records import RecordWriter, atropos_columns, group_to_record, read_groups, write_document
+
+START_OVER = "with --overwrite or another --env.data_path_to_save_groups"
+
+
+async def generate_groups(env: Environment, path: Path, *, resume: bool = False) -> RolloutCounts:
+    """Generate `total_steps` groups, or fewer when items or budget run out.
+
+    An error outside a rollout ends the run; the groups in flight finish and are written before it is raised.
+    """
+    budget = Budget.from_config(env.config, env.server.configs)
+    tally = RolloutCounts(budget=budget, pass_score=env.config.pass_score)
+    with exclusive_lock(path, "--env.data_path_to_save_groups"):
+        done = finished_draws(env, path, tally) if resume else {}
+        store_split(env, path.with_suffix(".split.json"))
+        slots = training_slots(env)
+        async with slots.adjusting():
+            await _generate_missing(env, path, tally, done, slots)
+    await env.wandb_log({f"train/{name}": value for name, value in tally.summary().items()} | slots.metrics())
+    return tally
+
+
+async def _generate_missing(
+    env: Environment, path: Path, tally: RolloutCounts, done: Mapping[int, str], slots: Slots
+) -> None:
+    total = env.config.total_steps
+    errors: list[Exception] = []
+    with RecordWriter(path) as writer, env.progress("process", total, tally, done=len(done)) as progress:
+
+        async def generate(draw: Draw) -> None:
+            try:
+                group = await env.collect_group(draw.item, draw.number)
+                await _store_group(env, group, writer, tally)
+                progress.advance()
+            except Exception as error:  # noqa: BLE001 (the groups in flight are written first)
+                errors.append(error)
+            finally:
+                slots.release()
+
+        async with asyncio.TaskGroup() as groups:
+            for _ in range(total - len(done)):
+                await slots.acquire()
+                tally.limit = tally.budget.reached_limit()
+                if tally.limit or errors:
+                    break
+                try:
+                    draw = await env.next_draw(done)
+                except Exception as error:  # noqa: BLE001 (get_next_item is author code)
+                    errors.append(error)
+                    break
+                if draw is None:
+                    break
+                groups.create_task(generate(draw))
+    if tally.limit:
+        # The groups in flight have used more since.
+        tally.limit = tally.budget.reached_limit()
+    if errors:
+        raise errors[0]
+
+
+def finished_draws(env: Environment, path: Path, tally: RolloutCounts) -> dict[int, str]:
+    """Item ids of the draws already in the file, by draw number; adds their groups to the tally and the pass rates."""
+    if not path.exists():
+        return {}
+    current = provenance(env)
+    done: dict[int, str] = {}
+    for group in read_groups(path):
+        require_same_provenance(group.provenance, current, path, START_OVER)
+        done[group.draw] = group.item_id
+        tally.add(group)
+        env.pass_rates.add(group)
+    return done
+
+
+def store_split(env: Environment, path: Path) -> None:
+    """Write which items this run held out, for later evaluations of its policy."""
+    split = {
+        "format": "hermes-rl/split/1",
+        "environment": env.display_name(),
+        "dataset_hash": env.dataset_hash,
+        "held_out": sorted(env.held_out_ids),
+    }
+    write_document(path, split)
+
+
+def training_slots(env: Environment) -> Slots:
+    return Slots(env.server, training_concurrency(env.config, len(env.server.configs)))
+
+
+def require_same_provenance(recorded: Provenance, current: Provenance, path: Path, start_over: str) -> None:
+    """ConfigError unless the file was written with the same settings, environment code and dataset."""
+    changed: Mapping[str, tuple[object, object]] = {
+        "the settings or the model": (recorded.config_hash, current.config_hash),
+        "the environment's file": (recorded.environment_hash, current.environment_hash),
+        "the dataset": (recorded.dataset_hash, current.dataset_hash),
+    }
+    for what, (before, now) in changed.items():
+        if before != now:
+            raise ConfigError(
+                f"{path} cannot be resumed: {what} changed since it was written. Start over {start_over}; if only the "
+                "reward changed, `hermes-rl rescore` scores the old groups again"
+            )
+
+
+def append_group(writer: RecordWriter, group: Group) -> None:
+    """Append a group; HermesRLError with the way to continue when the write fails."""
+    try:
+        writer.write(group_to_record(group))
+    except OSError as error:
+        raise HermesRLError(
+            f"{writer.path} cannot be written: {error.strerror}; free some space and continue with --resume"
+        ) from error
+
+
+async def _store_group(env: Environment, group: Group, writer: RecordWriter, tally: RolloutCounts) -> None:
+    append_group(writer, group)
+    tally.add(group)
+    await report_group(env, group, atropos_columns(group) if group.scored else None)
+
+
+async def report_group(env: Environment, group: Group, columns: dict[str, Any] | None) -> None:
+    """Update the environment's statistics; `columns` holds the scored rollouts in Atropos' format, if there are any."""
+    env.pass_rates.add(group)
+    env.note_tool_errors(group)
+    if columns is not None:
+        await env.add_rollouts_for_wandb(columns, group.item)

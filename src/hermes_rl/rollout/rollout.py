@@ -1,0 +1,291 @@
+"""One rollout from item to score: prompt, agent, end of the policy's processes, reward, sandbox closed.
+
+`run_rollout` always returns a rollout, with a score or a Failure. Only cancellation propagates, and the sandbox is
+closed then too.
+"""
+
+import asyncio
+import inspect
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from hermes_rl import tracing
+from hermes_rl.agent.limits import AgentLimits, ResultBudget
+from hermes_rl.agent.loop import ChatServer, HermesAgentLoop
+from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.errors import (
+    ConfigError,
+    DeadlineError,
+    EnvironmentCodeError,
+    Failure,
+    InfrastructureError,
+    VerifierError,
+    failure_of,
+)
+from hermes_rl.core.trajectory import Reward, Rollout, Span, Timing, validate_reward
+from hermes_rl.gateway.rollout import RunSampling
+from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.tokens.token_check import Checked
+from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.config import HermesAgentEnvConfig
+from hermes_rl.rollout.external.program import Program, with_agent
+from hermes_rl.rollout.external.run import AgentRun, ExternalAgent, RunLimits
+from hermes_rl.rollout.filters import Withheld
+from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.token_requirements import format_settings
+from hermes_rl.sandbox.spec import SandboxSpec, resolve_spec
+from hermes_rl.tools.session import ToolSession
+
+# Seconds beyond the maximum command timeout before a tool call counts as hanging.
+TOOL_GRACE = 300.0
+# Fraction of `worker_timeout` for the policy; the rest is for queues, the sandbox and scoring.
+POLICY_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """Everything fixed before a rollout starts. An immutable value, so groups cannot affect each other."""
+
+    item: Any
+    item_id: str
+    index: int
+    seed: int
+    tool_schemas: Sequence[Mapping[str, Any]]
+    valid_tool_names: Collection[str]
+    temperature: float
+    split: str
+
+
+class FinishedRollout(NamedTuple):
+    """The rollout to record, and the result its reward was computed from."""
+
+    rollout: Rollout
+    result: AgentResult
+
+
+async def run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
+    with tracing.span("rollout") as span:
+        finished = await _run_rollout(env, plan)
+        if span.on:
+            annotate_span(span, env, finished.rollout)
+        return finished
+
+
+def annotate_span(span: tracing.TracedSpan, env: Environment, rollout: Rollout) -> None:
+    """Add what identifies the rollout in the records to its span."""
+    span.error = None if rollout.failure is None else str(rollout.failure)
+    span.set_attributes(
+        agent=env.display_name(),
+        conversation=rollout.metadata["task_id"],
+        item=rollout.item_id,
+        rollout=rollout.index,
+        seed=rollout.seed,
+        score=rollout.score,
+        stop_reason=rollout.stop_reason,
+        turns=rollout.turns_used,
+        tool_calls=len(rollout.tool_uses),
+        input_tokens=rollout.usage.prompt_tokens,
+        output_tokens=rollout.usage.completion_tokens,
+    )
+
+
+async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
+    task_id = str(uuid.uuid4())
+    session = env.tools.session(task_id)
+    result = AgentResult(messages=[])
+    reward: Reward | None = None
+    failure: Failure | None = None
+    tokens = Checked()
+    deadline = asyncio.timeout(env.config.worker_timeout)
+    try:
+        async with deadline:
+            session.spec = spec_for(env, plan.item)
+            async with _policy(env) as server:
+                agent = _make_agent(env, plan, task_id, session, server)
+                result = agent.result
+                await agent.run(await _initial_messages(env, plan.item))
+                if isinstance(server, ManagedServer):
+                    tokens = server.checked()
+            await session.end_policy()
+            reward = result.reward = await compute_rollout_reward(env, plan.item, result, task_id, session)
+    except TimeoutError as error:
+        if not deadline.expired():
+            failure = failure_of(error)
+        else:
+            failure = DeadlineError(
+                "worker_timeout", f"the rollout did not finish within {env.config.worker_timeout:g} s (worker_timeout)"
+            ).failure
+    except Exception as error:  # noqa: BLE001 (every error becomes a Failure here)
+        failure = failure_of(error)
+    finally:
+        await asyncio.shield(env.tools.close_session(task_id))
+    rollout = Rollout(
+        item_id=plan.item_id,
+        index=plan.index,
+        seed=plan.seed,
+        messages=result.messages,
+        score=reward.score if reward else None,
+        components=reward.components if reward else {},
+        turn_scores=reward.turns if reward else (),
+        stop_reason=result.stop_reason,
+        failure=failure,
+        turns_used=result.turns_used,
+        tool_uses=tuple(result.tool_uses),
+        usage=result.usage,
+        timings=_sorted_timings((*result.timings, *session.timings)),
+        seconds=round(time.monotonic() - session.started_at, 6),
+        sequences=tokens.sequences,
+        withheld=str(Withheld.NO_TOKENS) if reward and tokens.breaches and not tokens.sequences else None,
+        metadata={
+            "task_id": task_id,
+            "tool_errors": len(result.tool_errors),
+            "prompt_length": result.prompt_length,
+            **({"breaches": [breach._asdict() for breach in tokens.breaches]} if tokens.breaches else {}),
+            **({"program": asdict(result.program)} if result.program else {}),
+        },
+    )
+    return FinishedRollout(rollout, result)
+
+
+@asynccontextmanager
+async def _policy(env: Environment) -> AsyncIterator[ChatServer]:
+    """The server the agent talks to: one that records tokens if the endpoints return them, else a plain session."""
+    if env.tokenizer is None:
+        yield env.server.session()
+    else:
+        async with env.server.managed_server(env.tokenizer, settings=format_settings(env.config)) as managed:
+            yield managed
+
+
+def _sorted_timings(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    """Sorted by start, rounded to the microsecond: more digits only take space in every record."""
+    return tuple(
+        Timing(timing.span, timing.name, round(timing.start, 6), round(timing.seconds, 6))
+        for timing in sorted(timings, key=lambda timing: timing.start)
+    )
+
+
+def _make_agent(
+    env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession, server: ChatServer
+) -> AgentRun:
+    """Our agent loop, or the external program that replaces it."""
+    if env.gateway is None:
+        return _agent_loop(env, plan, task_id, session, server)
+    config = env.config
+    limits = agent_limits(config, env.server.context_tokens)
+    run_limits = RunLimits(
+        RunSampling(plan.temperature, config.max_token_length, config.extra_body, plan.seed, plan.split),
+        calls=_turn_limit(env, plan.item),
+        deadline=limits.deadline or config.worker_timeout,
+        worker_timeout=config.worker_timeout,
+        seconds_per_token=limits.seconds_per_token,
+        model=env.server.configs[0].model_name,
+        context_tokens=limits.context_tokens,
+    )
+    return ExternalAgent(Program.from_config(config), run_limits, gateway=env.gateway, policy=server, session=session)
+
+
+def _agent_loop(
+    env: Environment, plan: RolloutPlan, task_id: str, session: ToolSession, server: ChatServer
+) -> HermesAgentLoop:
+    config = env.config
+    return HermesAgentLoop(
+        server=server,
+        tool_schemas=plan.tool_schemas,
+        valid_tool_names=plan.valid_tool_names,
+        max_turns=_turn_limit(env, plan.item),
+        task_id=task_id,
+        temperature=plan.temperature,
+        max_tokens=config.max_token_length,
+        extra_body=config.extra_body,
+        session=session,
+        tool_call_parser=config.tool_call_parser,
+        seed=plan.seed,
+        split=plan.split,
+        limits=agent_limits(config, env.server.context_tokens),
+        next_user_message=lambda messages: _next_user_message(env, plan.item, messages),
+        compaction=env.compaction(),
+    )
+
+
+def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> AgentLimits:
+    return AgentLimits(
+        max_tool_calls=config.max_tool_calls,
+        max_repeated_calls=config.max_repeated_calls,
+        deadline=config.rollout_deadline or config.worker_timeout * POLICY_SHARE,
+        context_tokens=config.max_context_tokens or endpoint_context,
+        tool_deadline=config.max_terminal_timeout + TOOL_GRACE,
+        results=ResultBudget(
+            per_result=config.default_result_size_chars,
+            per_turn=config.turn_budget_chars,
+            preview=config.preview_size_chars,
+            overrides={"read_file": None, **config.tool_result_overrides},
+        ),
+    )
+
+
+def _turn_limit(env: Environment, item: Any) -> int:
+    try:
+        return env.turn_limit(item)
+    except Exception as error:
+        raise EnvironmentCodeError("turn_limit", f"turn_limit raised {type(error).__name__}: {error}") from error
+
+
+async def _next_user_message(env: Environment, item: Any, messages: list[dict[str, Any]]) -> str | None:
+    try:
+        with env.running():
+            return await bridged(env.next_user_message(item, messages))
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        raise EnvironmentCodeError("user", f"next_user_message raised {type(error).__name__}: {error}") from error
+
+
+def spec_for(env: Environment, item: Any) -> SandboxSpec:
+    """The item's sandbox spec; EnvironmentCodeError when sandbox_spec fails or the backend does not support it."""
+    pool = env.tools.pool
+    try:
+        spec = with_agent(env.sandbox_spec(item), env.config)
+        resolve_spec(spec, pool.backend.name, pool.capabilities)
+    except ConfigError as error:
+        raise EnvironmentCodeError("sandbox_spec", str(error)) from error
+    except Exception as error:
+        raise EnvironmentCodeError("sandbox_spec", f"sandbox_spec raised {type(error).__name__}: {error}") from error
+    return spec
+
+
+async def _initial_messages(env: Environment, item: Any) -> list[dict[str, Any]]:
+    try:
+        return list(env.initial_messages(item))
+    except Exception as error:
+        raise EnvironmentCodeError("prompt", f"building the prompt raised {type(error).__name__}: {error}") from error
+
+
+async def compute_rollout_reward(
+    env: Environment, item: Any, result: AgentResult, task_id: str, session: ToolSession
+) -> Reward:
+    """The reward from `compute_reward`; an InfrastructureError when it fails."""
+
+    async def call_author() -> object:
+        returned: object = env.compute_reward(item, result, ToolContext(task_id))
+        return await returned if inspect.isawaitable(returned) else returned
+
+    started_at = time.monotonic()
+    with tracing.span("reward") as span:
+        try:
+            with env.running():
+                reward = validate_reward(await bridged(call_author()))
+            if span.on:
+                span.set_attributes(score=reward.score)
+            return reward
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            raise VerifierError("raised", f"compute_reward raised {type(error).__name__}: {error}") from error
+        finally:
+            session.record_timing(Span.VERIFIER, "compute_reward", started_at)

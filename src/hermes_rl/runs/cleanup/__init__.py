@@ -1,1 +1,0 @@
-"""What hermes-rl keeps on this machine's disk: found, measured, and removed when nothing uses it."""

@@ -1,1 +1,0 @@
-"""Which environments there are, read from their files' text and never by running them."""

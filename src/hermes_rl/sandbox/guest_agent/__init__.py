@@ -1,0 +1,1 @@
+"""The guest agent, which runs commands inside a sandbox, and its client on the host."""

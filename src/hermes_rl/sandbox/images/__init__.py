@@ -1,0 +1,1 @@
+"""Images on this machine: unpacked, baked, and applied to a fresh sandbox."""

@@ -1,0 +1,38 @@
+"""File locations of a served environment: spool, metrics and item split.
+
+The same settings give the same paths, so the next run finds what the last one left.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_rl.core.paths import rl_home
+from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.sampler import content_id
+
+
+@dataclass(frozen=True, slots=True)
+class ServePaths:
+    spool: Path
+    metrics: Path
+    split: Path
+
+
+def serve_paths(env: Environment) -> ServePaths:
+    """The paths of one instance. Without `serve_dir` they also depend on the API's address."""
+    config, name, instance = env.config, env.display_name(), instance_name(env)
+    if config.serve_dir:
+        folder = Path(config.serve_dir)
+        own = "-".join([name, *filter(None, [instance.replace("/", "-of-")])])
+        return ServePaths(folder / "spool" / own, folder / f"{own}.metrics.jsonl", folder / f"{own}.split.json")
+    own = f"{name}-{content_id([config.rollout_server_url.rstrip('/'), name, instance])}"
+    folder = rl_home() / "serve"
+    return ServePaths(rl_home() / "spool" / own, folder / f"{own}.metrics.jsonl", folder / f"{own}.split.json")
+
+
+def instance_name(env: Environment) -> str:
+    """The shard as "0/4", "evaluation" for an evaluation-only process, or "" for a single process."""
+    config = env.config
+    if config.evaluation_only:
+        return "evaluation"
+    return f"{config.shard}/{config.shards}" if config.shards > 1 else ""

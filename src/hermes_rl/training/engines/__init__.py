@@ -1,0 +1,1 @@
+"""Engines that train: the protocol, and one package for each engine."""

@@ -1,0 +1,131 @@
+"""SkyRL's JAX backend with a separate LoRA slot for every sampler checkpoint in use.
+
+Always true: neither sampling nor another model's step changes a slot in training; a sampler uses the weights it was
+saved with; a reused slot starts without old gradients; a checkpoint's path exists only once it is complete.
+"""
+
+import math
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import skyrl.backends.jax as upstream
+from skyrl.backends.utils import pad_to_fsdp
+from skyrl.tinker.types import LoraConfig, PreparedSampleBatch
+from skyrl.utils.log import logger
+
+from .adapters import copy_adapter, load_adapter, step_slot
+from .recovery import atomic_path
+
+# Reserved for samplers: the newest version and the previous one.
+SAMPLER_SLOTS = 2
+BASE_SLOT = 0
+
+
+class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
+    """Models take slots from the bottom, samplers from the top; the least recently used sampler is evicted."""
+
+    accumulated_grads: Any
+
+    def __init__(self, base_model: str, config: Any) -> None:
+        self._samplers: OrderedDict[str, int] = OrderedDict()
+        # Gradient norm limit of the next step; 0 for none.
+        self.clip = 0.0
+        if rows := config.train_micro_batch_size:
+            # Every row count compiles separately, which takes minutes even for a small model; padding rows are cheap.
+            upstream.pad_to_fsdp = lambda array, size: pad_to_fsdp(array, math.lcm(size, rows))
+        super().__init__(base_model, config)
+
+    @property
+    def sampler_slots(self) -> int:
+        """Maximum number of sampler checkpoints in use at once."""
+        return int(self.config.max_lora_adapters) - 1 - len(self.models)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more model can be trained."""
+        return self.sampler_slots > SAMPLER_SLOTS
+
+    def create_model(self, model_id: str, lora_config: LoraConfig, model_role: str = "policy") -> None:
+        if not self.has_room:
+            raise ValueError(
+                f"this engine trains {len(self.models)} models, its maximum; stop one, or start the engine with "
+                f"--adapters {self.config.max_lora_adapters + 1} or more"
+            )
+        slot = min(set(range(1, self.config.max_lora_adapters)) - self._slots_in_training())
+        for path in [path for path, sampler in self._samplers.items() if sampler == slot]:
+            del self._samplers[path]
+        super().create_model(model_id, lora_config, model_role)
+        self._drop_gradients(slot)
+
+    def load_checkpoint(self, checkpoint_path: Any, model_id: str) -> None:
+        super().load_checkpoint(checkpoint_path, model_id)
+        self._drop_gradients(self.models[model_id].adapter_index)
+
+    def _drop_gradients(self, slot: int) -> None:
+        if self.accumulated_grads.counts[slot] != 0:
+            with jax.set_mesh(self.mesh):
+                self.accumulated_grads = self.accumulated_grads.reset_adapter(jnp.int32(slot))
+
+    def _create_loss_and_grad_fn(self) -> None:
+        super()._create_loss_and_grad_fn()
+        self._compute_grads_and_update = lambda *arguments: step_slot(*arguments, jnp.float32(self.clip))
+
+    def save_checkpoint(self, output_path: Any, model_id: str) -> None:
+        with atomic_path(output_path) as temporary:
+            super().save_checkpoint(temporary, model_id)
+
+    def save_sampler_checkpoint(self, output_path: Any, model_id: str, persist: bool = True) -> None:
+        with atomic_path(output_path) as temporary:
+            super().save_sampler_checkpoint(temporary, model_id, persist)
+            temporary.with_name(f"{temporary.name}.probe").unlink()
+        # A saved sampler is about to be used, and copying it is faster than reading it back.
+        slot = self._slot_for(str(output_path), in_use=set())
+        with jax.set_mesh(self.mesh):
+            copy_adapter(self.model, self.models[model_id].adapter_index, slot)
+
+    def sample(self, prepared_batch: PreparedSampleBatch) -> Any:
+        # SkyRL pads a batch with empty prompts, which never stop; copies of the last prompt stop when it does.
+        rows = len(prepared_batch.all_model_inputs)
+        missing = -rows % (self.config.sample_max_num_sequences or rows or 1)
+        lists = ("model_inputs", "sampling_params", "model_ids", "checkpoint_ids", "checkpoint_paths", "session_ids")
+        padded = {}
+        for name in lists:
+            column = getattr(prepared_batch, f"all_{name}")
+            padded[f"all_{name}"] = column + column[-1:] * missing
+        return super().sample(prepared_batch.model_copy(update=padded))
+
+    def load_sampler_weights(self, prepared_batch: PreparedSampleBatch) -> list[int]:
+        """The slot of each sample in the batch; checkpoints of unloaded models work too."""
+        paths = prepared_batch.all_checkpoint_paths
+        in_use = {path for path in paths if path}
+        for path in in_use:
+            if path in self._samplers:
+                self._samplers.move_to_end(path)
+            else:
+                self._load_sampler(path, self._slot_for(path, in_use))
+        return [self._samplers[path] if path else BASE_SLOT for path in paths]
+
+    def _load_sampler(self, path: str, slot: int) -> None:
+        try:
+            with jax.set_mesh(self.mesh):
+                load_adapter(self.model, Path(path), slot)
+        except BaseException:
+            del self._samplers[path]
+            raise
+        logger.info(f"Loaded sampler checkpoint {path} into slot {slot}")
+
+    def _slot_for(self, path: str, in_use: set[str]) -> int:
+        """Assign a slot to this checkpoint, evicting another if needed."""
+        self._samplers.pop(path, None)
+        taken = self._slots_in_training() | set(self._samplers.values())
+        free = set(range(1, self.config.max_lora_adapters)) - taken
+        if not free:
+            free = {self._samplers.pop(next(other for other in self._samplers if other not in in_use))}
+        self._samplers[path] = max(free)
+        return self._samplers[path]
+
+    def _slots_in_training(self) -> set[int]:
+        return {model.adapter_index for model in self.models.values()}

@@ -1,0 +1,1 @@
+"""Validation of environments, for their own tests and `hermes-rl validate`."""

@@ -1,1 +1,0 @@
-"""What a page is told: rows, conversations, tokens, curves, comparisons, each bounded."""

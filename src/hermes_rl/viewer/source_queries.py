@@ -1,0 +1,130 @@
+"""Queries about whole sources: the list, one source, a run's curve and status, the comparison of two.
+
+Always true: aggregates cover everything indexed, and are recomputed only when that changed.
+"""
+
+import time
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+from hermes_rl.core.errors import HermesRLError
+from hermes_rl.version import __version__
+from hermes_rl.viewer.catalog import Catalog, NotFoundError
+from hermes_rl.viewer.index import aggregates, queries
+from hermes_rl.viewer.index_cache import IndexCache, IndexProgress, OpenIndex
+from hermes_rl.viewer.record_reader import RecordReader, SourceChangedError
+from hermes_rl.viewer.responses import evaluations, rollout, runs
+from hermes_rl.viewer.sources.source import RecordSource, Runs, SourceKind
+
+SUMMARY_SECONDS = 3.0
+MAX_FOLLOWED = 5
+
+
+class SourceQueries:
+    def __init__(self, catalog: Catalog, indexes: IndexCache, reader: RecordReader, known_runs: Runs) -> None:
+        self._catalog = catalog
+        self._indexes = indexes
+        self._reader = reader
+        self._runs = known_runs
+        self._lock = Lock()
+        self._problems: dict[str, str] = {}
+        self._summaries: dict[str, tuple[tuple[Any, ...], float, dict[str, Any]]] = {}
+
+    def home(self) -> dict[str, Any]:
+        found = self._catalog.sources()
+        if len(found) <= MAX_FOLLOWED:
+            for source in found:
+                self._follow(source)
+        return {"version": __version__, "sources": [self._peek(source) for source in found]}
+
+    def source(self, name: str) -> dict[str, Any]:
+        source = self._catalog.source(name)
+        report = evaluations.read_report(source.folder) if source.kind is SourceKind.EVALUATION else {}
+        with self._indexes.open_index(source) as index:
+            answer = self._describe(source, index.facts, index.progress) | self._summary(index)
+            answer["provenance"] = self._provenance(source, index)
+        answer["config"] = rollout.truncate(self._config(source, report))
+        answer["model"] = answer["model"] or report.get("model")
+        return answer
+
+    def curve(self, name: str) -> dict[str, Any]:
+        folder = self._catalog.source(name).folder
+        if folder is None:
+            raise NotFoundError("only a run has a curve")
+        return runs.curve(runs.read_steps(folder / "metrics.jsonl", self._runs.steps))
+
+    def live(self, name: str) -> dict[str, Any]:
+        source = self._catalog.source(name)
+        if source.run_id is None or source.folder is None:
+            raise NotFoundError("only a run is live")
+        steps = runs.read_steps(source.folder / "metrics.jsonl", self._runs.steps)
+        return runs.live(self._runs.status(source.run_id), steps.rows, self._waiting(source))
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        return evaluations.metrics_response(evaluations.read_report(self._catalog.source(name).folder))
+
+    def compare(self, first: str, second: str) -> dict[str, Any]:
+        sides = (self._catalog.source(first), self._catalog.source(second))
+        scores: list[dict[str, list[float]]] = []
+        descriptions: list[dict[str, Any]] = []
+        for source in sides:
+            with self._indexes.open_index(source) as index:
+                scores.append(aggregates.scores_by_item(index.connection))
+                descriptions.append(self._describe(source, index.facts, index.progress))
+        reports = (evaluations.read_report(sides[0].folder), evaluations.read_report(sides[1].folder))
+        answer = evaluations.compare_response((scores[0], scores[1]), reports)
+        with self._indexes.open_index(sides[0]) as index:
+            titles = aggregates.item_titles(index.connection, [item["item_id"] for item in answer["items"]])
+        for item in answer["items"]:
+            item["title"] = titles.get(item["item_id"], "")
+        return {"a": descriptions[0], "b": descriptions[1], **answer}
+
+    def _follow(self, source: RecordSource) -> None:
+        self._problems.pop(source.id, None)
+        try:
+            with self._indexes.open_index(source):
+                pass
+        except HermesRLError as error:
+            self._problems[source.id] = str(error)
+
+    def _describe(
+        self, source: RecordSource, facts: Mapping[str, Any], progress: IndexProgress | None
+    ) -> dict[str, Any]:
+        return self._catalog.describe(
+            source, facts, progress, self._problems.get(source.id) or self._indexes.problem(source)
+        )
+
+    def _peek(self, source: RecordSource) -> dict[str, Any]:
+        facts, progress = self._indexes.peek(source)
+        return self._describe(source, facts, progress)
+
+    def _summary(self, index: OpenIndex) -> dict[str, Any]:
+        key = index.generation[0]
+        with self._lock:
+            cached = self._summaries.get(key)
+        recent = cached and index.progress is not None and time.monotonic() - cached[1] < SUMMARY_SECONDS
+        if cached and (cached[0] == index.generation or recent):
+            return cached[2]
+        summary = aggregates.summary(index.connection)
+        with self._lock:
+            self._summaries[key] = (index.generation, time.monotonic(), summary)
+        return summary
+
+    def _provenance(self, source: RecordSource, index: OpenIndex) -> Any:
+        first = queries.list_groups(index.connection, sort="n", after=None, limit=1).rows
+        try:
+            return rollout.truncate(self._reader.group_fields(source, first[0]).get("provenance")) if first else None
+        except (SourceChangedError, HermesRLError):
+            return None
+
+    def _config(self, source: RecordSource, report: Mapping[str, Any]) -> Any:
+        if source.run_id is not None:
+            return self._runs.config(source.run_id)
+        return report.get("settings")
+
+    def _waiting(self, source: RecordSource) -> int | None:
+        try:
+            return self._reader.store(source.store).waiting() if source.store and source.available else None
+        except HermesRLError:
+            return None

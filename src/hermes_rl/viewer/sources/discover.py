@@ -1,0 +1,139 @@
+"""Discovers sources: the given targets, or everything in the home of hermes-rl.
+
+Always true: the search is bounded in depth and number; unreadable sources are skipped, unless they are targets.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.paths import rl_home
+from hermes_rl.store.database.postgres import URL_PREFIXES as POSTGRESQL
+from hermes_rl.viewer.sources.source import (
+    RecordSource,
+    Runs,
+    database_source,
+    evaluation_source,
+    groups_source,
+    run_source,
+)
+
+MAX_DEPTH = 4
+MAX_FILES = 20_000
+MAX_SOURCES = 1_000
+SQLITE_MAGIC = b"SQLite format 3\0"
+# JSONL files that hold no groups.
+NOT_GROUPS = (".metrics.jsonl", "metrics.jsonl", "lineage.jsonl", "samples.jsonl", "groups.previous.jsonl")
+
+
+def find_sources(targets: Sequence[str], runs: Runs) -> list[RecordSource]:
+    """The sources of each target (a run id, file, folder or database URL); without targets, those of the home."""
+    found = (
+        [source for target in targets for source in resolve_target(target, runs)]
+        if targets
+        else list(_home_sources(runs))
+    )
+    return list({source.id: source for source in found}.values())[:MAX_SOURCES]
+
+
+def resolve_target(target: str, runs: Runs) -> list[RecordSource]:
+    """The sources of one target; ConfigError when it does not exist."""
+    if target.startswith(POSTGRESQL):
+        return [database_source(target)]
+    path = Path(target)
+    if not path.exists():
+        known = {row["run_id"]: row for row in runs.listed()}
+        if target in known:
+            return list(_run_sources(target, str(known[target]["name"]), runs))
+        raise ConfigError(
+            f"there is no file, folder or run {target!r}; `hermes-rl run list` shows the runs, and "
+            "`hermes-rl view` without a target shows everything"
+        )
+    if path.is_file():
+        return [_file_source(path)]
+    found = list(_walk(path, runs))
+    if not found:
+        raise ConfigError(
+            f"{path} contains no groups (*.jsonl), evaluation or trajectory database; pass a file or folder that does, "
+            "or the id of a run (`hermes-rl run list` shows them)"
+        )
+    return found
+
+
+def _file_source(path: Path) -> RecordSource:
+    if _is_store(path):
+        return database_source(str(path))
+    if path.name in {"metrics.json", "samples.jsonl", "groups.jsonl"} and (path.parent / "metrics.json").exists():
+        return evaluation_source(path.parent)
+    return groups_source(path)
+
+
+def _home_sources(runs: Runs) -> Iterator[RecordSource]:
+    for row in runs.listed():
+        yield from _run_sources(str(row["run_id"]), str(row["name"]), runs)
+    evaluations = _folders(rl_home() / "evals")
+    yield from (evaluation_source(folder) for folder in evaluations if _is_evaluation(folder))
+    database = rl_home() / "trajectories.db"
+    if database.exists():
+        yield database_source(str(database))
+
+
+def _run_sources(run_id: str, name: str, runs: Runs) -> Iterator[RecordSource]:
+    folder = runs.folder(run_id)
+    yield run_source(run_id, name, folder)
+    for part in _folders(folder / "parts"):
+        for evaluation in _folders(part / "evals"):
+            if _is_evaluation(evaluation):
+                yield evaluation_source(evaluation, f"{name} · {evaluation.name}")
+
+
+def _walk(folder: Path, runs: Runs) -> Iterator[RecordSource]:
+    known = {runs.folder(str(row["run_id"])).resolve(): row for row in runs.listed()}
+    seen = 0
+    for directory, inner, files in os.walk(folder):
+        here = Path(directory)
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and name != "node_modules")
+        if len(here.relative_to(folder).parts) >= MAX_DEPTH:
+            inner.clear()
+        seen += len(files)
+        if seen > MAX_FILES:
+            return
+        if row := known.get(here.resolve()):
+            inner.clear()
+            yield from _run_sources(str(row["run_id"]), str(row["name"]), runs)
+            continue
+        evaluation = _is_evaluation(here)
+        if evaluation:
+            yield evaluation_source(here)
+        yield from _file_sources(here, sorted(files), evaluation=evaluation)
+
+
+def _file_sources(folder: Path, names: list[str], *, evaluation: bool) -> Iterator[RecordSource]:
+    for name in names:
+        path = folder / name
+        if name.endswith(".jsonl") and not name.endswith(NOT_GROUPS) and not (evaluation and name == "groups.jsonl"):
+            yield groups_source(path)
+        elif name.endswith((".db", ".sqlite")) and _is_store(path):
+            yield database_source(str(path))
+
+
+def _is_evaluation(folder: Path) -> bool:
+    return (folder / "groups.jsonl").exists() or (
+        (folder / "metrics.json").exists() and (folder / "samples.jsonl").exists()
+    )
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.name, reverse=True)
+    except OSError:
+        return []

@@ -1,0 +1,131 @@
+"""CLI over YAML over config_init; what is unknown or wrong is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
+from hermes_rl.console.config_options import parse_flag
+from hermes_rl.environment.resolve_config import resolve_settings
+from tests.support.environments import FileEnv
+
+
+class Config(HermesAgentEnvConfig):
+    difficulty: str = Field(default="easy", description="How hard the tasks are.")
+
+
+class ConfiguredEnv(FileEnv):
+    env_config_cls = Config
+
+    @classmethod
+    def config_init(cls) -> tuple[Config, list[APIServerConfig]]:
+        return Config(group_size=2, total_steps=2), [APIServerConfig(base_url="http://init/v1", model_name="init")]
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_command_line_goes_over_yaml_over_config_init(tmp_path: Path) -> None:
+    file = yaml_file(tmp_path, "env: {total_steps: 3, seed: 3}\nopenai: {model_name: yaml, timeout: 3}\n")
+    settings = resolve_settings(ConfiguredEnv, file, {"seed": "4", "difficulty": "hard"}, {"timeout": "4"})
+    env, (endpoint,) = settings.env, settings.endpoints
+    assert isinstance(env, Config)
+    assert (env.group_size, env.total_steps, env.seed, env.difficulty) == (2, 3, 4, "hard")
+    assert (endpoint.base_url, endpoint.model_name, endpoint.timeout) == ("http://init/v1", "yaml", 4)
+
+
+def test_no_endpoint_anywhere_is_seen() -> None:
+    assert not resolve_settings(FileEnv, None, {}, {}).has_endpoint
+    assert not resolve_settings(FileEnv, None, {}, {"model_name": "m"}).has_endpoint
+    assert resolve_settings(FileEnv, None, {}, {"base_url": "http://x/v1"}).has_endpoint
+
+
+def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
+    file = yaml_file(tmp_path, "openai:\n- {base_url: 'http://a/v1'}\n- {base_url: 'http://b/v1'}\n")
+    assert [one.base_url for one in resolve_settings(FileEnv, file, {}, {}).endpoints] == ["http://a/v1", "http://b/v1"]
+    with pytest.raises(ConfigError, match="lists 2 endpoints"):
+        resolve_settings(FileEnv, file, {}, {"model_name": "m"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("env: {grop_size: 3}", r"unknown field 'grop_size'; did you mean 'group_size'"),
+        ("openai: {base_ulr: x}", r"did you mean 'base_url'"),
+        ("environment: {}", r"may only have the sections env, openai, tinker"),
+        ("env: [", r"not valid YAML"),
+        ("env: {group_size: 0}", r"--env.group_size: Input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        resolve_settings(FileEnv, yaml_file(tmp_path, text), {}, {})
+
+
+def test_a_wrong_flag_names_itself_and_its_value() -> None:
+    with pytest.raises(ConfigError, match=r"--env.group_size.*got 'many'"):
+        resolve_settings(FileEnv, None, {"group_size": "many"}, {})
+
+
+def test_a_wrong_key_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--openai.api_key") as refused:
+        resolve_settings(FileEnv, yaml_file(tmp_path, "openai: {base_url: 'http://x/v1', api_key: 123456789}"), {}, {})
+    assert "123456789" not in str(refused.value)
+
+
+def test_a_wrong_token_of_the_api_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--env.rollout_server_token") as refused:
+        resolve_settings(FileEnv, yaml_file(tmp_path, "env: {rollout_server_token: 123456789}"), {}, {})
+    assert "123456789" not in str(refused.value)
+
+
+def test_two_ways_to_choose_tools_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="mutually exclusive"):
+        resolve_settings(FileEnv, None, {"enabled_toolsets": "file", "distribution": "default"}, {})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        (bool, "false", False),
+        (int, "7", 7),
+        (str, "007", "007"),
+        (str | None, "none", None),
+        (str | None, "true", "true"),
+        (list[str] | None, "terminal,file", ["terminal", "file"]),
+        (list[str] | None, "[terminal, file]", ["terminal", "file"]),
+        (list[str] | None, "terminal", ["terminal"]),
+        (dict[str, Any] | None, '{"provider": {"order": ["x"]}}', {"provider": {"order": ["x"]}}),
+        (float | None, "null", None),
+    ],
+)
+def test_flags_are_read_by_the_type_of_their_field(annotation: Any, text: str, value: Any) -> None:
+    assert parse_flag(annotation, text) == value
+
+
+def test_the_configuration_has_every_field_of_the_seeds_with_its_default() -> None:
+    config = HermesAgentEnvConfig()
+    atropos = {
+        "group_size": 4, "max_num_workers": -1, "max_eval_workers": 16, "max_num_workers_per_node": 8,
+        "steps_per_eval": 100, "max_token_length": 2048, "eval_limit_ratio": 0.5, "inference_weight": 1.0,
+        "batch_size": -1, "max_batches_offpolicy": 3, "use_wandb": True,
+        "tokenizer_name": "NousResearch/DeepHermes-3-Llama-3-3B-Preview",
+        "rollout_server_url": "http://localhost:8000", "total_steps": 1000, "wandb_name": None,
+        "num_rollouts_to_keep": 32, "num_rollouts_per_group_for_logging": 1, "ensure_scores_are_not_same": True,
+        "data_path_to_save_groups": None, "data_dir_to_save_evals": None, "min_items_sent_before_logging": 2,
+        "include_messages": False, "min_batch_allocation": None, "worker_timeout": 600, "thinking_mode": False,
+        "reasoning_effort": None, "max_reasoning_tokens": None, "custom_thinking_prompt": None,
+    }  # fmt: skip
+    seed = {
+        "enabled_toolsets": None, "disabled_toolsets": None, "distribution": None, "max_agent_turns": 30,
+        "system_prompt": None, "agent_temperature": 1.0, "terminal_backend": "auto", "terminal_timeout": 120,
+        "terminal_lifetime": 3600, "dataset_name": None, "dataset_split": "train", "prompt_field": "prompt",
+        "tool_pool_size": 128, "tool_call_parser": "hermes", "extra_body": None,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in (*atropos, *seed)} == {**atropos, **seed}
+    assert config.eval_handling.value == "STOP_TRAIN"

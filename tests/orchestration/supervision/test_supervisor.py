@@ -1,0 +1,55 @@
+"""Where a supervisor takes up what the last one left."""
+
+from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState
+from hermes_rl.orchestration.supervision.components import ComponentPlan, Role
+from hermes_rl.orchestration.supervision.desired_state import DesiredState
+from hermes_rl.orchestration.supervision.lifecycle import RunProgress
+from hermes_rl.orchestration.supervision.processes import AdoptedComponent
+from hermes_rl.orchestration.supervision.supervisor import attempt_times, restore_progress
+
+PLAN = (ComponentPlan("api", Role.API, ()), ComponentPlan("trainer", Role.TRAINER, (), ("api",)))
+TOLD = RunState(
+    "r1",
+    Phase.RUNNING,
+    None,
+    {"api": PartStatus(PartState.READY, restarts=2), "trainer": PartStatus(PartState.WAITING)},
+    started_at=100.0,
+    changed_at=150.0,
+    said_at=180.0,
+)
+ALIVE = {"api": AdoptedComponent({}, alive=True)}
+DEAD = {"api": AdoptedComponent({}, alive=False), "trainer": AdoptedComponent({"api": "http://a"}, alive=False)}
+
+
+def test_what_lives_is_looked_at_and_not_started_again() -> None:
+    course = restore_progress(RunProgress.new(PLAN), TOLD, ALIVE, DesiredState(), 5.0)
+    assert course.phase is Phase.RUNNING
+    assert course.components["api"].state is PartState.STARTING
+    assert (course.components["api"].restarts, course.components["api"].was_ready) == (2, True)
+    assert course.components["trainer"].state is PartState.WAITING
+
+
+def test_what_died_unseen_is_seen_to_have_ended() -> None:
+    course = restore_progress(RunProgress.new(PLAN), TOLD, DEAD, DesiredState(), 5.0)
+    assert course.components["api"].state is PartState.STARTING
+
+
+def test_another_attempt_begins_anew() -> None:
+    course = restore_progress(RunProgress.new(PLAN), TOLD, DEAD, DesiredState(attempt=2), 5.0)
+    assert course == RunProgress.new(PLAN)
+
+
+def test_a_run_that_was_ending_goes_on_to_its_end() -> None:
+    told = RunState("r1", Phase.STOPPING, None, ending=Phase.FAILED, reason="api: it failed")
+    course = restore_progress(RunProgress.new(PLAN), told, {}, DesiredState(), 5.0)
+    assert (course.ending, course.reason) == (Phase.FAILED, "api: it failed")
+
+
+def test_the_time_between_two_attempts_is_no_running_time() -> None:
+    times = attempt_times(TOLD, DesiredState(attempt=2), 1000.0)
+    assert (times.started_at, times.ran_before) == (1000.0, 80.0)
+
+
+def test_a_takeover_changes_no_times() -> None:
+    times = attempt_times(TOLD, DesiredState(), 1000.0)
+    assert (times.started_at, times.changed_at) == (100.0, 150.0)

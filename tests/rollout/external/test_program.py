@@ -1,0 +1,110 @@
+"""Marks become words and variables; what the program needs is on its machine."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hermes_rl import ConfigError, HermesAgentEnvConfig, SandboxSpec
+from hermes_rl.core.errors import EnvironmentCodeError
+from hermes_rl.rollout.external.program import Placeholders, Program, prompt_text, with_agent
+
+MARKS = Placeholders(
+    origin="http://127.0.0.1:5",
+    base_url="http://127.0.0.1:5/v1",
+    key="sk-rl-1",
+    model="tiny",
+    context_tokens="4096",
+    prompt="it's $HOME",
+    prompt_file="/tmp/p",
+    messages_file="/tmp/m",
+)
+
+
+def program(command: Any, **env: str) -> Program:
+    return Program.from_config(HermesAgentEnvConfig(agent_command=command, agent_env=env))
+
+
+@pytest.mark.parametrize("command", ["run --say {prompt}", ["run", "--say", "{prompt}"]])
+def test_a_mark_is_one_word_whatever_it_holds(command: Any) -> None:
+    assert shlex.split(program(command).shell_command(MARKS)) == ["run", "--say", "it's $HOME"]
+
+
+def test_a_mark_inside_a_word_stays_inside_it() -> None:
+    assert program(["--url={base_url}", "x"]).shell_command(MARKS) == "--url=http://127.0.0.1:5/v1 x"
+
+
+def test_other_braces_and_variables_of_the_shell_are_left_alone() -> None:
+    command = "for f in {a,b}; do echo ${model} ${key} {other} {}; done"
+    assert program(command).shell_command(MARKS) == command
+
+
+def test_the_official_clients_find_the_gateway_by_themselves() -> None:
+    assert program("run").environment_variables(MARKS) == {
+        "OPENAI_BASE_URL": "http://127.0.0.1:5/v1",
+        "OPENAI_API_BASE": "http://127.0.0.1:5/v1",
+        "OPENAI_API_KEY": "sk-rl-1",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:5",
+        "ANTHROPIC_API_KEY": "sk-rl-1",
+    }
+
+
+def test_variables_have_marks_too_and_go_over_the_usual_ones() -> None:
+    variables = program("run", MODEL="openai/{model}", OPENAI_API_KEY="none").environment_variables(MARKS)
+    assert (variables["MODEL"], variables["OPENAI_API_KEY"]) == ("openai/tiny", "none")
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200))
+def test_any_prompt_is_one_word(prompt: str) -> None:
+    marks = Placeholders("", "", "", "", "", prompt, "", "")
+    assert shlex.split(program("run {prompt} end").shell_command(marks)) == ["run", prompt, "end"]
+
+
+def test_a_prompt_too_long_for_an_argument_says_what_to_do() -> None:
+    marks = Placeholders("", "", "", "", "", "x" * 200_000, "/tmp/p", "")
+    with pytest.raises(EnvironmentCodeError, match="prompt_file"):
+        program("run {prompt}").shell_command(marks)
+    assert program("run {prompt_file}").shell_command(marks) == "run /tmp/p"
+
+
+def test_the_prompt_is_what_the_system_says_and_the_last_thing_the_user_says() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "an example"},
+        {"role": "assistant", "content": "its answer"},
+        {"role": "user", "content": [{"type": "text", "text": "the task"}]},
+    ]
+    assert prompt_text(messages) == "Be brief.\n\nthe task"
+
+
+def test_setup_and_files_of_the_agent_come_after_those_of_the_item(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text("")
+    config = HermesAgentEnvConfig(agent_command="run", agent_setup="install it", agent_files={"agent.py": str(script)})
+    spec = with_agent(SandboxSpec(setup="prepare", files={"data": b""}), config)
+    assert (spec.setup, dict(spec.files)) == ("prepare\ninstall it", {"data": b"", "agent.py": script})
+
+
+def test_the_machine_of_our_loop_is_the_items_own() -> None:
+    spec = SandboxSpec(setup="prepare")
+    assert with_agent(spec, HermesAgentEnvConfig()) is spec
+
+
+def test_a_file_that_is_not_there_is_told_before_the_first_rollout() -> None:
+    config = HermesAgentEnvConfig(agent_command="run", agent_files={"agent.py": "/nowhere/agent.py"})
+    with pytest.raises(ConfigError, match=r"/nowhere/agent\.py"):
+        with_agent(SandboxSpec(), config)
+
+
+def test_a_ready_made_agent_that_nobody_knows_is_told() -> None:
+    with pytest.raises(ConfigError, match="no-such"):
+        program("agent:no-such")
+
+
+def test_settings_of_a_program_without_one_are_refused() -> None:
+    with pytest.raises(ValidationError, match="agent_command"):
+        HermesAgentEnvConfig(agent_setup="install it")

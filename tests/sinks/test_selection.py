@@ -1,0 +1,80 @@
+"""Which sinks a run has: those asked for, and wandb where somebody has set it up; none is shown a secret."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_rl import APIServerConfig, HermesAgentEnvConfig
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import HIDDEN
+from hermes_rl.sinks import selection
+from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.selection import SinkConfig, select_sinks
+from hermes_rl.sinks.serialize import public_config
+from hermes_rl.sinks.wandb_run import wandb_is_set_up
+from tests.sinks.parts import KEY, run
+
+
+def config(**fields: Any) -> HermesAgentEnvConfig:
+    return HermesAgentEnvConfig(**fields)
+
+
+def asked(**fields: Any) -> SinkConfig:
+    return SinkConfig.from_config(config(**fields), "env")
+
+
+def test_wandb_is_used_by_default_only_where_somebody_set_it_up(tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    assert select_sinks(asked(), {"NETRC": str(netrc)}) == []
+    assert select_sinks(asked(), {"WANDB_API_KEY": KEY}) == ["wandb"]
+    assert select_sinks(asked(), {"WANDB_MODE": "offline"}) == ["wandb"]
+    assert select_sinks(asked(use_wandb=False), {"WANDB_API_KEY": KEY}) == []
+    assert select_sinks(asked(use_wandb=True), {"NETRC": str(netrc)}) == ["wandb"]
+    assert select_sinks(asked(metric_sinks=["trackio", "wandb"]), {}) == ["trackio", "wandb"]
+    assert select_sinks(asked(metric_sinks=["wandb"]), {"WANDB_MODE": "disabled"}) == []
+    assert select_sinks(asked(metric_sinks=["wandb"], use_wandb=False), {}) == []
+
+
+def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    found = {"NETRC": str(netrc)}
+    assert not wandb_is_set_up(found)
+    netrc.write_text(f"machine github.com\n  login user\n  password {KEY}\n")
+    assert not wandb_is_set_up(found)
+    netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {KEY}\n")
+    assert wandb_is_set_up(found)
+    netrc.write_text(f"machine wandb.example:8080\n  login user\n  password {KEY}\n")
+    assert not wandb_is_set_up(found)
+    assert wandb_is_set_up(found | {"WANDB_BASE_URL": "http://wandb.example:8080"})
+    netrc.write_text("machine")
+    assert not wandb_is_set_up(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "package"), [({"use_wandb": True}, "wandb"), ({"metric_sinks": ["trackio"]}, "trackio")]
+)
+async def test_a_sink_that_is_asked_for_and_not_installed_says_what_to_install(
+    fields: dict[str, Any], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_installed", lambda name: False)
+    with pytest.raises(ConfigError, match=rf"pip install 'hermes-rl\[{package}\]'"):
+        async with open_sinks(run(tmp_path), asked(**fields)):
+            pass
+    async with open_sinks(run(tmp_path), asked()) as sinks:
+        assert sinks.active == []
+
+
+def test_no_secret_is_in_the_configuration_that_sinks_save() -> None:
+    shown = public_config(
+        config(
+            user_endpoint=APIServerConfig(base_url="http://me:secret@host/v1", api_key="sk-secret"),
+            tool_settings={"web": {"api_key": "env:TAVILY"}, "mcp": {"env": {"HF_TOKEN": "hf-secret"}}},
+            extra_body={"headers": [{"Authorization": "Bearer secret"}], "top_k": 5},
+        )
+    )
+    assert "secret" not in json.dumps(shown)
+    assert shown["user_endpoint"]["base_url"] == f"http://{HIDDEN}@host/v1"
+    assert shown["tool_settings"] == {"web": {"api_key": "env:TAVILY"}, "mcp": {"env": {"HF_TOKEN": HIDDEN}}}
+    assert (shown["tokenizer_name"], shown["max_token_length"]) == (config().tokenizer_name, 2048)

@@ -1,0 +1,178 @@
+"""A run as `hermes-rl trainer` makes it, but for the engine: what it serves, writes and says."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.sinks.metrics_file import read_metrics
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import EngineError
+from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.run import RunCallbacks, run_training
+from hermes_rl.training.run_folder import RunFolder
+from hermes_rl.training.trainer import COMPLETE, RunFailedError
+from tests.api.client.running_api import RunningApi, running_api
+from tests.support.chat_models import chat_model
+from tests.support.training_engine import Engines
+from tests.training.training_run import fill
+
+
+@dataclass
+class Seen:
+    """What a watcher was told."""
+
+    urls: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def watcher(self) -> RunCallbacks:
+        return RunCallbacks(
+            self.urls.append, lambda _: None, lambda step, _: self.steps.append(step), self.complete.set
+        )
+
+
+@dataclass
+class Scene:
+    settings: TrainerSettings
+    folder: RunFolder
+    engines: Engines
+    seen: Seen = field(default_factory=Seen)
+
+    async def run(self, stop: StopSignal | None = None, *, stay: bool = False) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            return await run_training(
+                self.settings, self.folder, stop or StopSignal(5.0), self.seen.watcher(), stay=stay
+            )
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[RunningApi]:
+    async with running_api(tmp_path / "store.db") as api:
+        await fill(api, range(10, 13))
+        yield api
+
+
+@pytest.fixture
+def scene(tmp_path: Path, api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    model = tmp_path / "model"
+    chat_model("chatml").save(model)
+    engines = Engines()
+
+    async def opened(_: object, state: str | None, **_rest: object) -> Any:
+        return await engines.open(state)
+
+    monkeypatch.setattr(TinkerEngine, "open", opened)
+    settings = TrainerSettings(
+        base_url="http://engine",
+        base_model=str(model),
+        rollout_server_url=api.url,
+        batch_size=2,
+        total_steps=3,
+        port=0,
+        step_retries=0,
+        use_wandb=False,
+    )
+    return Scene(settings, RunFolder(tmp_path / "run"), engines)
+
+
+async def test_a_run_says_what_it_came_to(scene: Scene) -> None:
+    result = await scene.run()
+    assert (result["ended"], result["step"], result["version"]) == (COMPLETE, 3, 3)
+    assert scene.folder.read_state()["state"] == COMPLETE
+    assert scene.seen.steps == [1, 2, 3]
+
+
+async def test_every_step_is_a_line_of_metrics(scene: Scene) -> None:
+    await scene.run()
+    lines = read_metrics(scene.folder.metrics)
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    wanted = {"tokens/per_second", "time/trainer_idle_share", "time/engine_idle_share", "time/step", "reward/mean"}
+    assert all(wanted <= line.keys() for line in lines)
+
+
+async def test_nothing_is_written_outside_the_runs_folder(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    await scene.run()
+    assert list(elsewhere.iterdir()) == []
+    assert {"run.json", "lineage.jsonl", "metrics.jsonl"} <= {one.name for one in scene.folder.path.iterdir()}
+
+
+async def test_inference_answers_while_it_waits_for_a_batch(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"total_steps": 9})
+    stop = StopSignal(5.0)
+    running_it = asyncio.create_task(scene.run(stop))
+    while len(scene.seen.steps) < 3:
+        await asyncio.sleep(0.01)
+    async with aiohttp.ClientSession() as session, session.get(f"{scene.seen.urls[0]}/health") as response:
+        health = await response.json()
+    assert (response.status, health["policy_version"]) == (200, 3)
+    stop.request("SIGTERM")
+    assert (await running_it)["ended"] == "SIGTERM"
+    assert scene.folder.read_state()["state"] == "stopped"
+
+
+async def test_a_run_that_stays_answers_from_its_last_weights(scene: Scene) -> None:
+    stop = StopSignal(5.0)
+    staying = asyncio.create_task(scene.run(stop, stay=True))
+    await asyncio.wait_for(scene.seen.complete.wait(), 20)
+    assert scene.folder.read_state()["state"] == COMPLETE
+    async with aiohttp.ClientSession() as session, session.get(f"{scene.seen.urls[0]}/health") as response:
+        assert (await response.json())["policy_version"] == 3
+    stop.request("SIGTERM")
+    assert (await staying)["ended"] == COMPLETE
+
+
+async def test_a_run_that_failed_says_so_and_why(scene: Scene) -> None:
+    def before(name: str) -> None:
+        if name == "step":
+            raise EngineError("out of memory")
+
+    scene.engines.before = before
+    with pytest.raises(RunFailedError):
+        await scene.run()
+    told = scene.folder.read_state()
+    assert told["state"] == "failed"
+    assert "out of memory" in told["error"]
+
+
+async def test_a_run_goes_on_under_its_name(scene: Scene, api: RunningApi) -> None:
+    await scene.run()
+    scene.settings = scene.settings.model_copy(update={"total_steps": 4})
+    await fill(api, range(20, 21), version=3)
+    assert (await scene.run())["step"] == 4
+    assert [line["step"] for line in read_metrics(scene.folder.metrics)] == [1, 2, 3, 4]
+
+
+async def test_another_rank_is_another_run(scene: Scene) -> None:
+    await scene.run()
+    scene.settings = scene.settings.model_copy(update={"lora_rank": 7})
+    with pytest.raises(ConfigError, match="lora_rank 32, not 7"):
+        await scene.run()
+
+
+async def test_a_run_is_in_one_process_at_a_time(scene: Scene) -> None:
+    with scene.folder.acquire(scene.settings), pytest.raises(ConfigError, match="another process"):
+        await scene.run()
+
+
+async def test_no_secret_is_in_the_runs_folder(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"inference_token": "s3cret-token"})
+    await scene.run()
+    assert all(b"s3cret" not in one.read_bytes() for one in scene.folder.path.iterdir())
+
+
+async def test_vllm_cannot_sample_what_hosted_tinker_trains(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"base_url": None, "vllm_servers": ["http://127.0.0.1:1"]})
+    with pytest.raises(ConfigError, match=r"--tinker\.base_url"):
+        await scene.run()

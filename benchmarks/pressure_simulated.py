@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 from hermes_rl.inference.concurrency_limiter import AIMDLimiter, LimiterConfig
-from hermes_rl.inference.endpoints import pick_endpoint
+from hermes_rl.inference.endpoint_pool import pick_endpoint
 from hermes_rl.rollout.concurrency import ADJUST_EVERY, ConcurrencyConfig, rollout_limiter_config
 
 GROUP, TURNS = 4, 8

@@ -17,8 +17,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes_rl.orchestration.paths import runs_database
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import runs_database
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.run_list import list_runs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -37,9 +37,9 @@ from hermes_rl.console.run_command import tune_gc  # noqa: E402
 from hermes_rl.core.messages import Message  # noqa: E402
 from hermes_rl.core.trajectory import Sampling  # noqa: E402
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Tools  # noqa: E402
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled  # noqa: E402
 from hermes_rl.inference.tokens.factory import chat_format  # noqa: E402
 from hermes_rl.inference.tokens.recorder import Recorder, assistant_message  # noqa: E402
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled  # noqa: E402
 from hermes_rl.inference.tokens.token_check import Checked, WireLog  # noqa: E402
 from hermes_rl.inference.tokens.tokenizer import load_tokenizer  # noqa: E402
 from hermes_rl.parsers import get_parser  # noqa: E402
@@ -158,7 +158,7 @@ def recorded(side: Side, script: Sequence[Exchange], tools: Tools) -> tuple[Spen
         ask = recorder.prepare(messages, tools)
         asked = clock() - began
         # As an engine sends it: numbers of their own.
-        answer = Answer((exchange.sampled,), tuple(orjson.loads(orjson.dumps(ask.ids))))
+        answer = EngineAnswer((exchange.sampled,), tuple(orjson.loads(orjson.dumps(ask.ids))))
         began = clock()
         without_echo.note(ask.ids, answer._replace(prompt=None))
         spent.note_without_echo += clock() - began

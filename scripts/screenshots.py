@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from hermes_rl.cli.viewed_runs import viewed_runs
+from hermes_rl.cli.run_access import viewed_runs
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.http.server import allowed_hosts, listen, serve_in_background
 from hermes_rl.tools.browser.chromium import find_executable

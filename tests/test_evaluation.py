@@ -14,7 +14,7 @@ from hermes_rl import AgentResult, HermesAgentBaseEnv, Reward, ToolContext
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.trajectory import Rollout, Span, StopReason, Timing
 from hermes_rl.evaluation.metrics import sample_counts, time_by_span
-from hermes_rl.evaluation.output_dir import evaluation_folder
+from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.evaluation.table import estimate_text, evaluation_table
 from hermes_rl.store.records import RecordWriter, read_groups
 from tests.rollout.test_rollout import writes_the_number

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hermes_rl.training.objectives import ImportanceSampling
 
 from hermes_rl.training.engines.protocol import Example
+from hermes_rl.training.objectives import ImportanceSampling
 
 
 class PositiveOnly(ImportanceSampling):

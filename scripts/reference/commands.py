@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
-from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.cli.main import hermes_rl as program
-from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedVerb
 from hermes_rl.orchestration.presets import SECTIONS
 
 from .markdown import prose, table

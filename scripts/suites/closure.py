@@ -295,7 +295,7 @@ def _built_in_parts(checkout: Checkout, kind: str) -> set[str]:
         }
         for node in ast.walk(tables.get(kind, ast.Pass())):
             match node:
-                case ast.Call(func=ast.Name("_below"), args=[ast.Constant(package), ast.Dict(values=references)]):
+                case ast.Call(func=ast.Name("_below"), args=[ast.Constant(str(package)), ast.Dict(values=references)]):
                     names = [reference.value for reference in references if isinstance(reference, ast.Constant)]
                     for name in names:
                         found |= checkout.module(f"hermes_rl.{package}.{str(name).partition(':')[0]}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hermes_rl.inference.server_manager import ServerManager
     from hermes_rl.rewards.cases import Case, run_cases
     from hermes_rl.rewards.composition import weighted
-    from hermes_rl.rewards.cpu_process import cpu_reward
+    from hermes_rl.rewards.cpu_reward import cpu_reward
     from hermes_rl.rewards.judge import Judge, Judgement
     from hermes_rl.rewards.tool_context import ToolContext
     from hermes_rl.rewards.verification import Verdict

@@ -256,7 +256,7 @@ AGENTS = ExtensionKind(
 SINKS = ExtensionKind(
     "sinks",
     "metric sink",
-    _below("sinks", {"wandb": "wandb_run:WandbSink", "trackio": "trackio_run:TrackioSink"}),
+    _below("sinks", {"wandb": "wandb_sink:WandbSink", "trackio": "trackio_sink:TrackioSink"}),
     extras={"wandb": "wandb", "trackio": "trackio"},
 )
 KINDS = (SANDBOX_BACKENDS, PARSERS, TOOLSETS, SAMPLERS, OBJECTIVES, ADVANTAGES, AGENTS, SINKS)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.core.paths import images_home, rl_home
-from hermes_rl.orchestration.paths import logs_home, runs_home
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import logs_home, runs_home
+from hermes_rl.orchestration.run_state import Phase
 from tests.cli.test_command import hermes_rl
 from tests.support.recorded_runs import make_run, record, run_file
 

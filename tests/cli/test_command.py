@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.environment.ask_endpoint import CHOICES, ask_for_endpoint
 from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_page
-from hermes_rl.environment.endpoint_prompt import CHOICES, ask_for_endpoint
 from hermes_rl.inference.config import ServerType
 from tests.support.scripted_model import ScriptedModel, Status, Text
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from hermes_rl.cli.run_access import viewed_runs
 from hermes_rl.cli.view import view
-from hermes_rl.cli.viewed_runs import viewed_runs
 from hermes_rl.console.run_command import run_click
 from tests.support.recorded_runs import make_run, write_steps
 from tests.viewer.recording import group, write_lines

@@ -14,9 +14,9 @@ from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Sampling
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.tokens.chat_format import FormatSettings
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
 from hermes_rl.inference.tokens.recorder import Recorder, assistant_message
 from hermes_rl.inference.tokens.renderer_format import RendererFormat
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.inference.tokens.token_check import WireLog
 from tests.support.chat_models import VOCABULARY, chat_model
 
@@ -73,7 +73,7 @@ class RecordedRollout:
             Sampled(tuple(one["tokens"]), tuple(one["logprobs"]), (1,) * len(one["tokens"]), Finish.STOP)
             for one in heard
         ]
-        self.ledger.note(ask.ids, Answer(tuple(sampled), tuple(ask.ids)))
+        self.ledger.note(ask.ids, EngineAnswer(tuple(sampled), tuple(ask.ids)))
         replies = self.recorder.record(ask, sampled, Sampling(temperature=1.0))
         return [[*messages, assistant_message(reply)] for reply in replies]
 

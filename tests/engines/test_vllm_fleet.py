@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Sampled
+from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
 from hermes_rl.training.vllm_fleet.membership import VllmTimeouts
 from scripts.hf_model import model_folder

@@ -11,7 +11,7 @@ from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import Endpoint
 from hermes_rl.inference.token_engines import MISSING_ROUTE, Route, SamplingRequest, engine_for
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from tests.engines.conftest import VLLM_CONTEXT, TokenEndpoint
 
@@ -43,7 +43,7 @@ async def post(server: TokenEndpoint, path: str, body: dict[str, Any]) -> Any:
         return await endpoint.post(path, body, split="train", timeout=120)
 
 
-async def ask(server: TokenEndpoint, route: Route, ids: Sequence[int], **parameters: Any) -> Answer:
+async def ask(server: TokenEndpoint, route: Route, ids: Sequence[int], **parameters: Any) -> EngineAnswer:
     sampling = SamplingRequest.from_parameters(parameters)
     path, body = route.request(server.model_name, ids, sampling)
     return route.answer(await post(server, path, body), ids, sampling)

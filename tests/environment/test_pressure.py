@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
-from hermes_rl.evaluation.output_dir import METRICS
+from hermes_rl.evaluation.output_folder import METRICS
 from hermes_rl.rollout.generate import generate_groups
 from tests.support.scripted_model import Reply, ScriptedModel, Status, Text, always
 

@@ -11,7 +11,7 @@ import aiohttp
 from hermes_rl.core.trajectory import Usage
 from hermes_rl.gateway.api_keys import ApiKeys
 from hermes_rl.gateway.limits import GatewayLimits
-from hermes_rl.gateway.sampling import RunSampling
+from hermes_rl.gateway.run_sampling import RunSampling
 from hermes_rl.gateway.server import GatewayServer
 from hermes_rl.gateway.standalone import RolloutTemplate, StandaloneApp
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.inference.endpoints import PREFIX_BONUS, load, pick_endpoint
+from hermes_rl.inference.endpoint_pool import PREFIX_BONUS, load, pick_endpoint
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ from hermes_rl.inference.token_engines import (
     engine_for,
 )
 from hermes_rl.inference.token_engines.engine import version_number
-from hermes_rl.inference.tokens.completion import Answer, Finish
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish
 from tests.support.scripted_model import Garbage, Reset
 from tests.support.token_servers import (
     Altered,
@@ -59,7 +59,7 @@ def request(**parameters: Any) -> SamplingRequest:
 
 async def ask(
     server: TokenServer, route: Route, ids: list[int] | None = None, sampling: SamplingRequest | None = None
-) -> Answer:
+) -> EngineAnswer:
     asked, ids = sampling or request(max_tokens=16), ids or PROMPT
     path, body = route.request(server.model_name, ids, asked)
     async with aiohttp.ClientSession() as session:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_rl.core.errors import JudgeError
 from hermes_rl.core.trajectory import Reward
-from hermes_rl.rewards.cpu_process import cpu_reward
+from hermes_rl.rewards.cpu_reward import cpu_reward
 
 served = itertools.count(1)
 

@@ -15,7 +15,7 @@ import pytest
 from hermes_rl.core.errors import ConfigError, JudgeError, VerifierError
 from hermes_rl.core.trajectory import Reward
 from hermes_rl.environment.loading.loader import load_environment
-from hermes_rl.rewards.cpu_process import CpuWorkers, cpu_reward
+from hermes_rl.rewards.cpu_reward import CpuWorkers, cpu_reward
 from hermes_rl.rewards.sync_bridge import bridged, wait
 from tests.rewards.cpu_functions import (
     Grouped,
@@ -235,7 +235,7 @@ async def test_closing_the_pool_ends_idle_and_busy_processes() -> None:
 
 OWNER = """
 import asyncio, os, sys, time
-from hermes_rl.rewards.cpu_process import CpuWorkers
+from hermes_rl.rewards.cpu_reward import CpuWorkers
 from tests.rewards.cpu_functions import nap_in_a_child, where
 
 async def main():
@@ -276,7 +276,7 @@ async def test_nothing_is_left_when_the_owner_is_killed(how: str) -> None:
 ENVIRONMENT = """
 from dataclasses import dataclass
 from hermes_rl import HermesAgentBaseEnv
-from hermes_rl.rewards.cpu_process import cpu_reward
+from hermes_rl.rewards.cpu_reward import cpu_reward
 from environments.agent_loop import AgentResult  # as files written for hermes-agent do
 
 
@@ -321,7 +321,7 @@ async def test_a_function_of_an_environment_file_loaded_by_path(tmp_path: Path) 
 
 SCRIPT = """
 import asyncio
-from hermes_rl.rewards.cpu_process import cpu_reward
+from hermes_rl.rewards.cpu_reward import cpu_reward
 
 @cpu_reward(timeout=10)
 def half(number):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hermes_rl.sinks.open import MetricsRun, Sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, Sinks
 from hermes_rl.sinks.worker import Row, Sink, Worker
 from hermes_rl.store.records import RecordWriter
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.run_sinks import open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from tests.sinks.parts import lines, run
 

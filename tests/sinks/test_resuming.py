@@ -9,7 +9,7 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.sinks.metrics_file import read_metrics
-from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.run_sinks import open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from tests.sinks.parts import Recorded, lines, offline_run, run, run_program, with_sinks
 
@@ -116,7 +116,7 @@ PROGRAM = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
 from hermes_rl.sinks.selection import SinkConfig
-from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, open_sinks
 
 async def main(folder, sink, resumed_from, last, end):
     run = MetricsRun("trainer", Path(folder), resumed_from=int(resumed_from))

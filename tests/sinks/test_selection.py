@@ -10,10 +10,10 @@ from hermes_rl import APIServerConfig, HermesAgentEnvConfig
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import HIDDEN
 from hermes_rl.sinks import selection
-from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.run_sinks import open_sinks
 from hermes_rl.sinks.selection import SinkConfig, select_sinks
 from hermes_rl.sinks.serialize import public_config
-from hermes_rl.sinks.wandb_run import wandb_is_set_up
+from hermes_rl.sinks.wandb_sink import wandb_is_set_up
 from tests.sinks.parts import KEY, run
 
 

@@ -9,7 +9,7 @@ TRACKIO_PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
 from hermes_rl.sinks.selection import SinkConfig
-from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, open_sinks
 
 async def main(folder):
     run = MetricsRun("env", folder, "my run", config={"group_size": 3})

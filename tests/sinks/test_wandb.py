@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.core.secrets import HIDDEN
-from hermes_rl.sinks.open import open_sinks
+from hermes_rl.sinks.run_sinks import open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from tests.sinks.parts import KEY, lines, offline_run, run, run_program
 
@@ -22,7 +22,7 @@ import asyncio, sys
 from pathlib import Path
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
 from hermes_rl.sinks.selection import SinkConfig
-from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, open_sinks
 from hermes_rl.sinks.serialize import public_config
 
 assert not {"wandb", "trackio"} & sys.modules.keys()
@@ -85,7 +85,7 @@ def test_wandb_without_a_key_asks_nothing_on_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_wandb_that_cannot_be_reached_keeps_the_run_offline(tmp_path: Path) -> None:
-    hasty = "from hermes_rl.sinks import wandb_run\nwandb_run.INIT_SECONDS = 1.0\n"
+    hasty = "from hermes_rl.sinks import wandb_sink\nwandb_run.INIT_SECONDS = 1.0\n"
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     nobody = f"http://127.0.0.1:{port}"

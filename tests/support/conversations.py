@@ -16,9 +16,9 @@ from hermes_rl.core.errors import EnvironmentCodeError
 from hermes_rl.core.messages import Message, ToolCall, content_text
 from hermes_rl.core.trajectory import Sampling
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Reply, Tools
-from hermes_rl.inference.tokens.completion import Sampled
 from hermes_rl.inference.tokens.recorder import PreparedPrompt, Recorder, assistant_message
 from hermes_rl.inference.tokens.renderer_format import RendererFormat
+from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.inference.tokens.template_format import TemplateFormat
 from hermes_rl.inference.tokens.token_check import Checked, WireLog
 from tests.support.chat_models import FAMILIES, ChatModel, chat_model

@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.inference.tokens.chat_format import Reply, Tools, Turn
-from hermes_rl.inference.tokens.completion import Finish, Sampled
+from hermes_rl.inference.tokens.sampled import Finish, Sampled
 
 STOP = "|"
 LETTERS = {"user": "u", "assistant": "a", "system": "s", "tool": "r"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.paths import RunPaths, runs_database
 from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
-from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState
+from hermes_rl.orchestration.run_paths import RunPaths, runs_database
+from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
 from hermes_rl.store.database.store import open_store
 
 DEAD = ProcessIdentity(os.getpid(), "another beginning")
@@ -53,7 +53,7 @@ def make_run(
     phase: Phase | None = Phase.RUNNING,
     alive: bool = True,
     supervisor: bool | None = None,
-    parts: Mapping[str, PartStatus] | None = None,
+    parts: Mapping[str, ComponentStatus] | None = None,
     wanted: str | None = "run",
     by: ProcessIdentity | None = None,
     reason: str | None = None,
@@ -90,13 +90,13 @@ def make_run(
     return places
 
 
-def standings(file: RunFile, phase: Phase, *, alive: bool) -> dict[str, PartStatus]:
+def standings(file: RunFile, phase: Phase, *, alive: bool) -> dict[str, ComponentStatus]:
     """Parts as they are in a phase: all ready, or all ended."""
     names = ["api", "trainer", *(file.part_of(one) for one in file.environments)]
     who = living() if alive else DEAD
     if phase.ended:
-        return {name: PartStatus(PartState.EXITED, who, who, exit_code=0) for name in names}
-    ready = PartStatus(PartState.READY, who, who, url="http://127.0.0.1:8000")
+        return {name: ComponentStatus(ComponentState.EXITED, who, who, exit_code=0) for name in names}
+    ready = ComponentStatus(ComponentState.READY, who, who, url="http://127.0.0.1:8000")
     return dict.fromkeys(names, ready)
 
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from hermes_rl.inference.tokens.chat_format import Tools
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from tests.support.chat_models import ChatModel
 
 # Families whose template thinks.
@@ -55,9 +55,9 @@ class ScriptedEngine:
         self.version = 0
         self._drawn = count(1)
 
-    def answer(self, prompt: Sequence[int], n: int, tools: Tools) -> Answer:
+    def answer(self, prompt: Sequence[int], n: int, tools: Tools) -> EngineAnswer:
         told = self.rng.randrange(3)
-        return Answer(
+        return EngineAnswer(
             tuple(self._completion(tools) for _ in range(n)),
             tuple(prompt) if told == 0 else None,
             len(prompt) if told == 1 else None,

@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeAlias
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from tests.support.token_servers import logprob_of
 
 # The tokens of the completion in this place.
@@ -30,7 +30,7 @@ class ScriptedSampler:
         self.ended = 0
         self.given_up = 0
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         self.asked.append((tuple(ids), request))
         try:
             await asyncio.sleep(self.seconds)
@@ -39,7 +39,7 @@ class ScriptedSampler:
             raise
         drawn = [_ended(self.script(ids, request, place), request) for place in range(request.n)]
         self.ended += 1
-        return Answer(tuple(drawn))
+        return EngineAnswer(tuple(drawn))
 
     async def logprobs(self, ids: Sequence[int]) -> list[float | None]:
         await asyncio.sleep(self.seconds)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.rl_tools.context import RunFunctions
 from hermes_rl.orchestration.run_file import RunFile
+from hermes_rl.orchestration.run_paths import RunPaths
 
 STEPS = 3
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.run_list import list_runs
 from hermes_rl.orchestration.supervision import await_phase, stop_run
 from scripts.hf_model import model_folder

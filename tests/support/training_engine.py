@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.training.engines.protocol import Adam, EngineCheckpoint, Example, StepResult
 
 
@@ -76,8 +76,8 @@ class BookEngine:
 class OneToken:
     """Says one token, always."""
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
-        return Answer((Sampled((1,), (-0.1,), (None,), Finish.STOP),) * request.n, tuple(ids), len(ids))
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
+        return EngineAnswer((Sampled((1,), (-0.1,), (None,), Finish.STOP),) * request.n, tuple(ids), len(ids))
 
     async def logprobs(self, ids: Sequence[int]) -> list[float | None]:
         return [None, *[-0.1] * (len(ids) - 1)]

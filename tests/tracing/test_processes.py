@@ -10,9 +10,9 @@ import pytest
 from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role, RunPlan
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.desired_state import DesiredState
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role, RunPlan
 from hermes_rl.orchestration.supervision.supervisor import Supervisor
 from hermes_rl.store.database.store import open_store
 from hermes_rl.tracing.setup import TRACEPARENT, new_traceparent

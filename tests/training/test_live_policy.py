@@ -6,7 +6,7 @@ import pytest
 from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.live_policy import MAX_ATTEMPTS, SamplingPolicy
 from tests.support.scripted_sampler import ScriptedSampler
 from tests.support.token_servers import logprob_of
@@ -153,8 +153,8 @@ async def test_a_prompt_that_is_too_long_is_no_failure_of_the_sampler() -> None:
 
 async def test_too_few_completions_are_an_error() -> None:
     class Miser(ScriptedSampler):
-        async def sample(self, *_: object) -> Answer:
-            return Answer(())
+        async def sample(self, *_: object) -> EngineAnswer:
+            return EngineAnswer(())
 
     with pytest.raises(RetryableEndpointError, match="0 completions instead of 1"):
         await published(0, Miser(lambda *_: ())).sample([1], ONE)

@@ -7,7 +7,7 @@ import pytest
 
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.live_policy import SamplingPolicy
 from hermes_rl.training.request_batching import CoalescingPolicy, Window
 from tests.support.scripted_sampler import ScriptedSampler, by_chance
@@ -28,7 +28,7 @@ def coalesced(sampler: ScriptedSampler | None = None, **window: Any) -> tuple[Co
 
 def asking(
     policy: CoalescingPolicy, *requests: SamplingRequest, ids: Sequence[int] = PROMPT
-) -> list[asyncio.Task[Answer]]:
+) -> list[asyncio.Task[EngineAnswer]]:
     return [asyncio.create_task(policy.sample(ids, request)) for request in requests]
 
 
@@ -37,7 +37,7 @@ async def under_way(sampler: ScriptedSampler) -> None:
         await asyncio.sleep(0.001)
 
 
-def tokens(answer: Answer) -> list[tuple[int, ...]]:
+def tokens(answer: EngineAnswer) -> list[tuple[int, ...]]:
     return [one.tokens for one in answer.completions]
 
 
@@ -189,7 +189,7 @@ async def test_a_request_of_more_than_the_most_goes_alone() -> None:
 async def test_no_request_waits_longer_than_the_longest_however_many_more_come() -> None:
     policy, _ = coalesced(idle=0.02, max_wait=0.05, max_completions=1000)
     [first] = asking(policy, wish())
-    later: list[asyncio.Task[Answer]] = []
+    later: list[asyncio.Task[EngineAnswer]] = []
     while not first.done() and len(later) < 100:
         later += asking(policy, wish())
         await asyncio.sleep(0.005)

@@ -8,7 +8,7 @@ import pytest
 from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.engines.protocol import EngineError
 from hermes_rl.training.weight_sync import EngineWeightSync
 from tests.support.training_engine import BookEngine, Engines, OneToken
@@ -22,7 +22,7 @@ class Failing(OneToken):
     def __init__(self, times: int, error: EndpointError) -> None:
         self.left, self.error = times, error
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         if self.left:
             self.left -= 1
             raise self.error

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from hermes_rl.cli.viewed_runs import viewed_runs
+from hermes_rl.cli.run_access import viewed_runs
 from hermes_rl.http.server import allowed_hosts, listen, serve_in_background
 from hermes_rl.tools.browser.chromium import find_executable
 from hermes_rl.viewer.app import create_app

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.cli.viewed_runs import viewed_runs
+from hermes_rl.cli.run_access import viewed_runs
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.viewer.report import builder, selection
 from hermes_rl.viewer.report.builder import PAGE_BYTES, ReportContents, write_report

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from hermes_rl.cli.viewed_runs import viewed_runs
+from hermes_rl.cli.run_access import viewed_runs
 from hermes_rl.viewer.report.builder import write_report
 from tests.viewer.pages import GROUPS, Theme, Visit, chromium, reading, write_everything
 from tests.viewer.test_pages import PAGES, SERIOUS, axe

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.sinks.open import MetricsRun, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 
 OFFLINE = {"WANDB_MODE": "offline", "TRACKIO_DIR": "trackio", "HF_HUB_OFFLINE": "1"}

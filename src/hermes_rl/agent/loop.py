@@ -15,7 +15,7 @@ from hermes_rl.agent.compaction import Compaction, estimate_tokens
 from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN, MIN_ANSWER_TOKENS, AgentLimits
 from hermes_rl.agent.reasoning import split_reasoning
 from hermes_rl.agent.result import AgentResult, ToolError
-from hermes_rl.agent.result_truncation import Result, fit_to_budget
+from hermes_rl.agent.result_spilling import Result, fit_to_budget
 from hermes_rl.core import fast_json
 from hermes_rl.core.deadline import Deadline
 from hermes_rl.core.errors import ContextFullError, EndpointError, EnvironmentCodeError, ToolHostError

@@ -18,7 +18,7 @@ from hermes_rl.api.errors import add_error_handlers
 from hermes_rl.api.routes.batches import batch_routes
 from hermes_rl.api.routes.environments import environment_routes
 from hermes_rl.api.routes.groups import add_group_route
-from hermes_rl.api.routes.health import health_routes
+from hermes_rl.api.routes.monitoring import health_routes
 from hermes_rl.api.routes.trainers import trainer_routes
 from hermes_rl.http.auth import AuthMiddleware
 from hermes_rl.http.bodies import BodyLimit, BodyReader

@@ -8,17 +8,17 @@ import click
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State, healthy
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState, healthy
 from hermes_rl.orchestration.doctor.runner import CHECKS, run_checks
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _STATE_STYLES = {
-    State.OK: "[green]ok[/green]",
-    State.ABSENT: "[dim]absent[/dim]",
-    State.WARN: "[yellow]warn[/yellow]",
-    State.MISSING: "[red]MISSING[/red]",
+    FindingState.OK: "[green]ok[/green]",
+    FindingState.ABSENT: "[dim]absent[/dim]",
+    FindingState.WARN: "[yellow]warn[/yellow]",
+    FindingState.MISSING: "[red]MISSING[/red]",
 }
 
 
@@ -52,7 +52,7 @@ def _show(findings: list[DoctorFinding]) -> None:
 
     screen = Console(highlight=False)
     screen.print(_table(findings))
-    missing = sum(finding.state is State.MISSING for finding in findings)
+    missing = sum(finding.state is FindingState.MISSING for finding in findings)
     if missing:
         screen.print(f"[red]{missing} missing[/red]: run the commands above, then hermes-rl doctor again")
     else:
@@ -68,7 +68,7 @@ def _table(findings: list[DoctorFinding]) -> "Table":
         table.add_column(column, overflow="fold")
     # Worst last, next to the prompt.
     for finding in sorted(findings, key=lambda one: list(_STATE_STYLES).index(one.state)):
-        style = "dim" if finding.state is State.ABSENT else "bold"
+        style = "dim" if finding.state is FindingState.ABSENT else "bold"
         mend = f"\n[{style}]→ {escape(finding.mend)}[/{style}]" if finding.mend else ""
         table.add_row(_STATE_STYLES[finding.state], escape(finding.check), escape(finding.what) + mend)
     return table

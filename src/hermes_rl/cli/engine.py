@@ -12,13 +12,6 @@ import click
 from hermes_rl.cli.progress import progress
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.training.engines.skyrl.environment import (
-    STEPS,
-    EngineEnvironment,
-    existing_environment,
-    managed_environment,
-    needs_install,
-)
 from hermes_rl.training.engines.skyrl.model_check import check_model
 from hermes_rl.training.engines.skyrl.process import (
     EngineSettings,
@@ -31,6 +24,13 @@ from hermes_rl.training.engines.skyrl.process import (
     wait_until_ready,
 )
 from hermes_rl.training.engines.skyrl.record import EngineRecord, all_records, read_record
+from hermes_rl.training.engines.skyrl.virtualenv import (
+    STEPS,
+    EngineVenv,
+    existing_environment,
+    managed_environment,
+    needs_install,
+)
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
 
@@ -128,7 +128,7 @@ def start(
         raise
 
 
-def _environment(given: Path | None) -> EngineEnvironment:
+def _environment(given: Path | None) -> EngineVenv:
     if given is not None:
         return existing_environment(given)
     if needs_install():

@@ -1,5 +1,5 @@
 """`hermes-rl process`: generate rollouts into a JSONL file."""
 
-from hermes_rl.cli.environment_verb import environment_mode
+from hermes_rl.cli.environment_command import environment_mode
 
 process = environment_mode("process")

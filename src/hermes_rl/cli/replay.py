@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedVerb
 from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json

@@ -35,7 +35,7 @@ def report(targets: tuple[str, ...], out: Path | None, groups: int, as_json: boo
     The report has the pages of `hermes-rl view` and needs no network or server. Its groups are sampled evenly from the
     source; figures and curves cover all groups. Two evaluations are compared.
     """
-    from hermes_rl.cli.viewed_runs import viewed_runs
+    from hermes_rl.cli.run_access import viewed_runs
     from hermes_rl.viewer.report.builder import write_report
 
     addresses = [

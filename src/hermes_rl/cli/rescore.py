@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.cli.recorded_verb import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedVerb
 from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async

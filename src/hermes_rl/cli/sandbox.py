@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.sandbox_check import check
 from hermes_rl.cli.sandbox_prepare import HELP, prepare_command

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from hermes_rl.cli.environment_verb import environment_mode
+from hermes_rl.cli.environment_command import environment_mode
 from hermes_rl.console.config_options import section_values
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
+from hermes_rl.environment.ask_endpoint import choose_endpoint
 from hermes_rl.environment.command import mode_command
-from hermes_rl.environment.endpoint_prompt import choose_endpoint
 from hermes_rl.environment.resolve_config import Settings, resolve_settings
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 
 if TYPE_CHECKING:
     from hermes_rl.orchestration.replicas.hosts import Hosts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hermes_rl.cli.environment_verb import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.progress import ProgressSteps, progress
 from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.live_display import console

@@ -29,7 +29,7 @@ def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None,
     env:NAME or file:PATH). Without arguments, shows all runs and evaluations of this machine. Works offline. Only
     those with the printed link can view.
     """
-    from hermes_rl.cli.viewed_runs import viewed_runs
+    from hermes_rl.cli.run_access import viewed_runs
     from hermes_rl.http.server import is_loopback
     from hermes_rl.viewer.server import run_viewer
 

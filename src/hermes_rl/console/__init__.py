@@ -1,4 +1,4 @@
-"""Terminal output shared by all commands.
+"""What all commands share at the terminal: options, exit codes, progress panels.
 
 Displays go to standard error, so `--json` has standard output to itself. Without a terminal, displays become lines.
 """

@@ -31,11 +31,11 @@ from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
 from hermes_rl.environment.scripted_policy import Step
 from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held_out_items, write_evaluation
-from hermes_rl.evaluation.output_dir import evaluation_folder
+from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.endpoint_file import follow_endpoint_file
 from hermes_rl.inference.server_manager import ServerManager
-from hermes_rl.rewards.cpu_process import CpuWorkers
+from hermes_rl.rewards.cpu_reward import CpuWorkers
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog
@@ -53,7 +53,7 @@ from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.reaper import reap_periodically
 from hermes_rl.sandbox.spec import Limits, SandboxSpec, resolve_spec
-from hermes_rl.sinks.open import MetricsRun, Sinks, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, Sinks, open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from hermes_rl.sinks.serialize import public_config
 from hermes_rl.store.records import atropos_columns

@@ -19,13 +19,13 @@ from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.core.shutdown import StopSignal
-from hermes_rl.environment.endpoint_prompt import choose_endpoint
+from hermes_rl.environment.ask_endpoint import choose_endpoint
 from hermes_rl.environment.resolve_config import Settings, config_defaults, resolve_settings
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.watchdog import Hold, watch_loop
 from hermes_rl.rollout.display import summary_table
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.generate import generate_groups, store_split
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.token_requirements import require_exact_tokens
 from hermes_rl.serving.paths import serve_paths
 from hermes_rl.serving.serve import initial_stats, serve

@@ -14,7 +14,7 @@ from hermes_rl.console.config_options import check_fields, merge_fields, parse_f
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.rollout.config import HermesAgentEnvConfig
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 
 
 @dataclass(frozen=True, slots=True)

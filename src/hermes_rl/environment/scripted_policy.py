@@ -16,7 +16,7 @@ from hermes_rl.environment.eval_copy import copy_for_evaluation
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
 
 ToolStep: TypeAlias = tuple[str, dict[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.evaluation.output_dir import GROUPS, METRICS
+from hermes_rl.evaluation.output_folder import GROUPS, METRICS
 from hermes_rl.evaluation.statistics.intervals import Interval, mean_interval
 from hermes_rl.evaluation.statistics.paired import Comparison, compare
 from hermes_rl.store.records import read_groups

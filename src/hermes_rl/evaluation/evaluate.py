@@ -19,14 +19,14 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.messages import final_response
 from hermes_rl.core.trajectory import Group
 from hermes_rl.evaluation.metrics import EvaluationCounts
-from hermes_rl.evaluation.output_dir import GROUPS, METRICS, SAMPLES, report_folder
+from hermes_rl.evaluation.output_folder import GROUPS, METRICS, SAMPLES, report_folder
 from hermes_rl.evaluation.table import evaluation_table
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.concurrency import Slots, evaluation_concurrency
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.generate import append_group, require_same_provenance
 from hermes_rl.rollout.group import OPERATIONAL_FIELDS, provenance, run_group
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.sampler import content_id
 from hermes_rl.store.records import RecordWriter, group_from_record, read_groups, rollout_to_record, write_document
 

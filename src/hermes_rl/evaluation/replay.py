@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from hermes_rl.agent.loop import NOT_RUN
 from hermes_rl.agent.result import AgentResult, ProgramEnd, ToolError
-from hermes_rl.agent.result_truncation import Result, fit_to_budget
+from hermes_rl.agent.result_spilling import Result, fit_to_budget
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.core.trajectory import Rollout, StopReason, ToolUse
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.rollout import agent_limits, spec_for
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox

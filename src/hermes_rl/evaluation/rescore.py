@@ -17,8 +17,8 @@ from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import FailureSource, HermesRLError, SandboxError, failure_of
 from hermes_rl.core.trajectory import Group, Reward, Rollout
 from hermes_rl.evaluation.replay import LockedPool, ReplayedCall, fresh_session, recorded_result, replay_calls
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import apply_group_rewards, provenance, with_reward
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.rollout import FinishedRollout, compute_rollout_reward
 
 CONCURRENT_ROLLOUTS = 16

@@ -22,7 +22,7 @@ from hermes_rl.gateway.dialects.reply import AgentReply
 from hermes_rl.gateway.errors import ErrorKind, RequestProblem
 from hermes_rl.gateway.limits import GatewayLimits, LimitUsage, RequestRefusedError
 from hermes_rl.gateway.request import AgentRequest
-from hermes_rl.gateway.sampling import RunSampling
+from hermes_rl.gateway.run_sampling import RunSampling
 from hermes_rl.gateway.transcript import transcript
 from hermes_rl.inference.completion import ChatCompletion
 

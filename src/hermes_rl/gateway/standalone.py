@@ -26,7 +26,7 @@ from hermes_rl.gateway.app import BODY_SECONDS, GatewayApp, Scope
 from hermes_rl.gateway.asgi_responses import BodyReceiver, Receive, Send, send_json
 from hermes_rl.gateway.limits import GatewayLimits
 from hermes_rl.gateway.rollout import GatewayPolicy, GatewayRollout
-from hermes_rl.gateway.sampling import SEED_RANGE, RunSampling
+from hermes_rl.gateway.run_sampling import SEED_RANGE, RunSampling
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.tokens.token_check import Checked
 from hermes_rl.store.records import group_to_record

@@ -17,12 +17,12 @@ from hermes_rl.core.trajectory import Sampling, Usage
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
+from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import MISSING_ROUTE, SamplingRequest, engine_for, logprobs_mode
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Reply
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
 from hermes_rl.inference.tokens.recorder import PreparedPrompt, Recorder
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.inference.tokens.token_check import Checked, WireLog
-from hermes_rl.inference.tracing import set_chat_attributes
 
 T = TypeVar("T")
 SEED_RANGE = 2**31
@@ -139,8 +139,8 @@ class ManagedServer:
 
     async def _sample(
         self, prompt: PreparedPrompt, request: SamplingRequest, model: str | None, split: str
-    ) -> tuple[list[Reply], Answer]:
-        async def send(endpoint: Endpoint, timeout: float) -> tuple[Answer, Sampling]:
+    ) -> tuple[list[Reply], EngineAnswer]:
+        async def send(endpoint: Endpoint, timeout: float) -> tuple[EngineAnswer, Sampling]:
             if split != "eval":
                 self._check_staleness()
             self._endpoint = endpoint
@@ -149,7 +149,7 @@ class ManagedServer:
             whole = limited.max_tokens == request.max_tokens
             return answer if whole else _mark_context_full(answer), request.sampling(_logprobs_mode(endpoint))
 
-        async def sample(endpoint: Endpoint, limited: SamplingRequest, timeout: float) -> Answer:
+        async def sample(endpoint: Endpoint, limited: SamplingRequest, timeout: float) -> EngineAnswer:
             if not endpoint.config.n_kwarg_is_ignored or limited.n == 1:
                 return await generate(endpoint, prompt.ids, limited, model, split, timeout)
             single = [replace(limited, n=1, seed=_offset_seed(limited.seed, index)) for index in range(limited.n)]
@@ -181,7 +181,7 @@ class ManagedServer:
 
 async def generate(
     endpoint: Endpoint, ids: Sequence[int], request: SamplingRequest, model: str | None, split: str, timeout: float
-) -> Answer:
+) -> EngineAnswer:
     """Send one request on the best route that the endpoint has."""
     engine = engine_for(endpoint.config.server_type)
     if engine is None:
@@ -226,7 +226,7 @@ def _fit_to_context(request: SamplingRequest, prompt: PreparedPrompt, endpoint: 
     return replace(request, max_tokens=min(request.max_tokens or room, room))
 
 
-def _mark_context_full(answer: Answer) -> Answer:
+def _mark_context_full(answer: EngineAnswer) -> EngineAnswer:
     """For a request shortened to the context: reaching its length limit means that the context is full."""
     return answer._replace(
         completions=tuple(
@@ -236,7 +236,7 @@ def _mark_context_full(answer: Answer) -> Answer:
     )
 
 
-def _merge_answers(answers: Sequence[Answer]) -> Answer:
+def _merge_answers(answers: Sequence[EngineAnswer]) -> EngineAnswer:
     """Merge answers to one prompt. If the engine read the prompt differently for one of them, that prompt is kept."""
     first = next((answer for answer in answers if answer.prompt != answers[0].prompt), answers[0])
     return first._replace(completions=tuple(sampled for answer in answers for sampled in answer.completions))
@@ -255,5 +255,5 @@ def _finish_reason(reply: Reply, sampled: Sampled) -> str:
     return "tool_calls" if reply.calls and sampled.finish is Finish.STOP else sampled.finish.value
 
 
-def _usage(prompt: PreparedPrompt, answer: Answer) -> Usage:
+def _usage(prompt: PreparedPrompt, answer: EngineAnswer) -> Usage:
     return Usage(len(prompt.ids), sum(len(sampled.tokens) for sampled in answer.completions))

@@ -21,13 +21,13 @@ from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.concurrency_limiter import LimiterConfig
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
-from hermes_rl.inference.endpoints import Endpoints
+from hermes_rl.inference.endpoint_pool import Endpoints
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.readiness import wait_for_endpoint
+from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import engine_for
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings
 from hermes_rl.inference.tokens.factory import chat_format
-from hermes_rl.inference.tracing import set_chat_attributes
 
 T = TypeVar("T")
 

@@ -1,5 +1,6 @@
 """The `env` section of the configuration: every field of the seeds and of Atropos' base class, with their defaults.
 
+It is in this package because rollouts read it; the base class of environments is one layer above.
 The only changed default is `terminal_backend`: the seed's `local` would run the policy on your machine.
 """
 
@@ -141,7 +142,7 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         description="Where tools run: auto (bubblewrap, else docker), bubblewrap, docker, podman, ssh, singularity, "
         "modal, daytona, local (no isolation), or module:Class for your own.",
     )
-    sandbox_settings: dict[str, dict[str, Any] | list[dict[str, Any]]] = Field(
+    sandbox_settings: dict[Reference, dict[str, Any] | list[dict[str, Any]]] = Field(
         default_factory=dict,
         description="Settings by backend: {ssh: {host: HOST}}. A list uses several hosts at once.",
     )

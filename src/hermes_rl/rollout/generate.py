@@ -14,9 +14,9 @@ from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.trajectory import Group, Provenance
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.concurrency import Slots, training_concurrency
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import provenance
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.store.records import RecordWriter, atropos_columns, group_to_record, read_groups, write_document
 

@@ -19,8 +19,8 @@ from hermes_rl import tracing
 from hermes_rl.core.errors import Failure, InfrastructureError, VerifierError
 from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
 from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import with_agent
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
 from hermes_rl.rollout.sampler import content_id
 from hermes_rl.version import __version__

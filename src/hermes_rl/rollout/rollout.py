@@ -33,10 +33,10 @@ from hermes_rl.inference.tokens.token_check import Checked
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rollout.config import HermesAgentEnvConfig
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import Program, with_agent
 from hermes_rl.rollout.external.run import AgentRun, ExternalAgent, RunLimits
 from hermes_rl.rollout.filters import Withheld
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.token_requirements import format_settings
 from hermes_rl.sandbox.spec import SandboxSpec, resolve_spec
 from hermes_rl.tools.session import ToolSession

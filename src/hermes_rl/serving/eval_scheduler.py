@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hermes_rl.rollout.config import EvalHandling
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.serving.display import ServeStats
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from hermes_rl.api.client.delivery import Delivery
 from hermes_rl.core.trajectory import Group
 from hermes_rl.rollout.concurrency import Slots
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.generate import report_group
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats

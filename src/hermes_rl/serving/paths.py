@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_rl.core.paths import rl_home
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.sampler import content_id
 
 

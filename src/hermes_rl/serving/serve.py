@@ -19,9 +19,9 @@ from hermes_rl.core.secrets import resolve_key
 from hermes_rl.core.shutdown import Stopped, StopSignal
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.concurrency import training_concurrency
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import provenance
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats, show_stats
 from hermes_rl.serving.paths import instance_name, serve_paths

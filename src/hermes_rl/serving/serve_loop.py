@@ -18,9 +18,9 @@ from hermes_rl.api.client.destination import Destination
 from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.schemas import WorkGrant
 from hermes_rl.core.shutdown import Stopped, StopSignal
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.generate import training_slots
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats
 from hermes_rl.serving.eval_scheduler import EvalScheduler

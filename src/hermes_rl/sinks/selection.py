@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.extensions import SINKS
-from hermes_rl.sinks.wandb_run import wandb_is_set_up
+from hermes_rl.sinks.wandb_sink import wandb_is_set_up
 
 
 class SinkFields(Protocol):

@@ -1,1 +1,1 @@
-"""The trainer: batches in, better weights out, inference served from the newest ones."""
+"""The trainer: trains on batches and serves inference from the newest weights."""

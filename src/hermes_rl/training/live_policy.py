@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from hermes_rl.core.errors import ContextFullError, EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.policy import WeightsSampler
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class SamplingPolicy:
         self._weights = None
         self._published.clear()
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         version, answer = await self._call(lambda sampler: _sample_checked(sampler, ids, request))
         completions = (each._replace(versions=(version,) * len(each.tokens)) for each in answer.completions)
         return answer._replace(completions=tuple(completions))
@@ -102,7 +102,7 @@ class SamplingPolicy:
         return self._weights
 
 
-async def _sample_checked(sampler: WeightsSampler, ids: Sequence[int], request: SamplingRequest) -> Answer:
+async def _sample_checked(sampler: WeightsSampler, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
     answer = await sampler.sample(ids, request)
     if len(answer.completions) != request.n:
         raise RetryableEndpointError(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 
 
 class WeightsSampler(Protocol):
     """Samples from one fixed set of weights."""
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         """Sample `request.n` completions, with versions all None. Raises EndpointError when the engine fails."""
         ...
 
@@ -28,7 +28,7 @@ class Policy(Protocol):
         """The version that a request would sample from now; None while there is none."""
         ...
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         """Sample `request.n` completions, each token with its version. Raises EndpointError on failure."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.policy import Policy
 
 
@@ -31,7 +31,7 @@ class Window:
 @dataclass(slots=True, eq=False)
 class BatchMember:
     request: SamplingRequest
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[EngineAnswer]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class CoalescingPolicy:
     async def logprobs(self, ids: Sequence[int]) -> tuple[int, list[float | None]]:
         return await self._policy.logprobs(ids)
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         self.requests += 1
         if self._window.idle <= 0 or request.n >= self._window.max_completions:
             self.calls += 1

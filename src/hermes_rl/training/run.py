@@ -19,7 +19,7 @@ from hermes_rl.core.secrets import resolve_key
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.inference.tokens.chat_format import FormatSettings
 from hermes_rl.inference.tokens.tokenizer import decode_ids, load_tokenizer
-from hermes_rl.sinks.open import MetricsRun, Sinks, open_sinks
+from hermes_rl.sinks.run_sinks import MetricsRun, Sinks, open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from hermes_rl.sinks.serialize import public_config
 from hermes_rl.training.checkpoints import Lineage

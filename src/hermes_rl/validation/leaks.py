@@ -9,7 +9,7 @@ from hermes_rl.agent.result import AgentResult
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.scripted_policy import Reply, Step, run_script
 from hermes_rl.rewards.tool_context import ToolContext
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.validation.item_checks import CheckedItem
 from hermes_rl.validation.report import Severity, ValidationFinding, join_names, shorten
 

@@ -22,8 +22,10 @@ from hermes_rl.environment.resolve_config import Settings, resolve_settings
 from hermes_rl.environment.scripted_policy import Step, parse_step, run_script
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog, watch_loop
-from hermes_rl.rollout.protocol import Environment
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.validation.cheats import Script, builtin_cheats
+from hermes_rl.validation.determinism_check import outline_in_subprocess
+from hermes_rl.validation.group_reward_check import comparison_finding
 from hermes_rl.validation.item_checks import (
     CheckedItem,
     HookError,
@@ -34,10 +36,8 @@ from hermes_rl.validation.item_checks import (
     take_inventory,
 )
 from hermes_rl.validation.leaks import leaked_answer, sandbox_leaks
-from hermes_rl.validation.pairwise_rewards import comparison_finding
 from hermes_rl.validation.report import AgentKind, ScriptedRollout, Severity, ValidationFinding, ValidationReport
 from hermes_rl.validation.scores import score_findings
-from hermes_rl.validation.subprocess_check import outline_in_subprocess
 
 ITEMS = 5
 CONCURRENT_ROLLOUTS = 4

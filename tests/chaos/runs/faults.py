@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.states import Phase, RunState
+from hermes_rl.orchestration.run_state import Phase, RunState
 from hermes_rl.orchestration.status.derive import LivePhase
 from hermes_rl.orchestration.supervision.commands import stop_run
 from tests.chaos.runs.stage import SERVICES, Stage

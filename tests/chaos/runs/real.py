@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.commands import resume_run, start_run
 from scripts.hf_model import model_folder
 from tests.chaos.runs.stage import Stage

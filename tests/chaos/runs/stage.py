@@ -13,14 +13,14 @@ from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
-from hermes_rl.orchestration.states import Phase, RunState, read_state
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase, RunState, read_state
 from hermes_rl.orchestration.status.derive import LivePhase, live_phase
 from hermes_rl.orchestration.status.inspect import gather_facts
 from hermes_rl.orchestration.supervision.commands import resume_run, start_run
-from hermes_rl.orchestration.supervision.components import ComponentPlan, ComponentTimeouts, Role, RunPlan
 from hermes_rl.orchestration.supervision.process_tags import lock_is_free, tagged_processes
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, ComponentTimeouts, Role, RunPlan
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PATIENCE = ComponentTimeouts(ready_within=30.0, stop_within=3.0, first_pause=0.1, longest_pause=0.5, most_failures=4)

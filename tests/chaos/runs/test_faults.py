@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.commands import stop_run
 from tests.chaos.runs.faults import Cell, matrix, run_cell, sample
 from tests.chaos.runs.stage import Stage

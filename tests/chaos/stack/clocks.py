@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hermes_rl.orchestration.supervision.components import RunPlan
+from hermes_rl.orchestration.supervision.run_plan import RunPlan
 
 SITE = Path(__file__).with_name("clock_site")
 # Wherever this kind of machine keeps its libraries.

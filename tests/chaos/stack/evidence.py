@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes_rl.core.messages import final_response
 from hermes_rl.core.paths import rl_home
-from hermes_rl.orchestration.states import RunState
+from hermes_rl.orchestration.run_state import RunState
 from hermes_rl.store.codec import decode
 from hermes_rl.training.checkpoints import Lineage
 from tests.chaos.stack.chaos_env import share

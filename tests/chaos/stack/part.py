@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.orchestration.states import RunState
+from hermes_rl.orchestration.run_state import RunState
 from hermes_rl.orchestration.supervision.process_tags import lock_is_free
 from tests.chaos.stack.evidence import control_groups, gathered
 from tests.chaos.stack.grounds import mount, others, small_disk

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
-from hermes_rl.orchestration.states import Phase, RunState
+from hermes_rl.orchestration.run_state import Phase, RunState
 from hermes_rl.store.database.store import open_store
 from hermes_rl.training.checkpoints import Checkpoint, Lineage
 from tests.chaos.stack import part

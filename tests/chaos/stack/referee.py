@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_state import Phase
 from tests.chaos.stack.evidence import ledgered
 from tests.chaos.stack.held import Work, held_by, work_of
 from tests.chaos.stack.pacing import QUICK, paced

@@ -15,7 +15,7 @@ from typing import Any
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.orchestration.supervision.commands import start_run
-from hermes_rl.orchestration.supervision.plan import build_plan
+from hermes_rl.orchestration.supervision.plan_builder import build_plan
 from hermes_rl.sandbox.process_tree import all_pids, children, descendants
 from tests.chaos.runs.stage import SERVICES, Stage
 from tests.chaos.stack import chaos_env

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.states import Phase, RunState
+from hermes_rl.orchestration.run_state import Phase, RunState
 from tests.chaos.stack.clocks import Clocks
 from tests.chaos.stack.referee import Referee, Struck
 from tests.chaos.stack.scene import Scene

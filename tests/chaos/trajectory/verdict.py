@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hermes_rl.store.database.queries import Row, execute
 from hermes_rl.store.database.store import open_engine
+from hermes_rl.store.database.transactions import Row, execute
 from tests.chaos.trajectory.lots import Lot, lot_of
 
 SHOWN = 5

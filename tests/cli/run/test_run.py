@@ -16,8 +16,8 @@ from hermes_rl.cli.run.start_options import parse_weight
 from hermes_rl.console.panel import render_panel
 from hermes_rl.console.run_command import run_click
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.status import status
 from hermes_rl.orchestration.status.summary import run_summary
 from tests.support.recorded_runs import make_run, run_file, write_log, write_steps, write_weights

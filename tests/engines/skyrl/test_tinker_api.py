@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Finish, Sampled
+from hermes_rl.inference.tokens.sampled import Finish, Sampled
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import Adam, EngineError, Example
 from hermes_rl.training.engines.tinker import TinkerEngine

@@ -11,9 +11,9 @@ from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Sampling
 from hermes_rl.inference.tokens import recorder
 from hermes_rl.inference.tokens.chat_format import FormatSettings, Tools, Turn
-from hermes_rl.inference.tokens.completion import Sampled
 from hermes_rl.inference.tokens.recorder import PreparedPrompt, RecordedSequence, Recorder
 from hermes_rl.inference.tokens.recorder import _Stream as Stream
+from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.inference.tokens.template_format import TemplateFormat
 from tests.support.conversations import Setting, format_of, new_format, play
 

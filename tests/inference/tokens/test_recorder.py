@@ -6,8 +6,8 @@ import pytest
 
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Sampling
-from hermes_rl.inference.tokens.completion import Sampled
 from hermes_rl.inference.tokens.recorder import Recorder, assistant_message, same_message
+from hermes_rl.inference.tokens.sampled import Sampled
 from tests.support.letter_format import TOOL, LetterFormat, said
 
 WARM, COLD = Sampling(1.0), Sampling(0.5)

@@ -11,8 +11,8 @@ from hermes_rl.core.errors import EnvironmentCodeError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Sampling
 from hermes_rl.inference.tokens.chat_format import Tools
-from hermes_rl.inference.tokens.completion import Answer, Sampled
 from hermes_rl.inference.tokens.recorder import RecordedSequence, Recorder, assistant_message
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Sampled
 from hermes_rl.inference.tokens.token_check import Breach, Checked, WireLog
 from tests.support.letter_format import LetterFormat, said
 
@@ -34,7 +34,9 @@ class Rollout:
         messages: list[Message],
         *completions: Sampled,
         sampling: Sampling = WARM,
-        answer: Callable[[list[int], tuple[Sampled, ...]], Answer] = lambda ids, sampled: Answer(sampled, tuple(ids)),
+        answer: Callable[[list[int], tuple[Sampled, ...]], EngineAnswer] = lambda ids, sampled: EngineAnswer(
+            sampled, tuple(ids)
+        ),
     ) -> list[Message]:
         ask = self.recorder.prepare(messages)
         self.ledger.note(ask.ids, answer(ask.ids, completions))
@@ -112,21 +114,21 @@ def test_a_completion_that_begins_as_a_longer_one_does_is_told_from_it() -> None
 
 def test_a_prompt_the_engine_read_otherwise_is_a_breach() -> None:
     rollout = Rollout()
-    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: Answer(sampled, (*ids[:3], 0, *ids[4:])))
+    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: EngineAnswer(sampled, (*ids[:3], 0, *ids[4:])))
     breach = only_breach(rollout.check())
     assert (breach.cause, breach.evidence["at"]) == ("prompt_ids", 3)
 
 
 def test_a_prompt_of_another_length_is_a_breach() -> None:
     rollout = Rollout()
-    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: Answer(sampled, None, len(ids) + 1))
+    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: EngineAnswer(sampled, None, len(ids) + 1))
     breach = only_breach(rollout.check())
     assert (breach.cause, breach.evidence) == ("prompt_ids", {"sent": 7, "read": 8})
 
 
 def test_an_engine_that_does_not_tell_its_prompt_is_believed() -> None:
     rollout = Rollout()
-    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: Answer(sampled))
+    rollout.ask([user("hi")], said("a|"), answer=lambda ids, sampled: EngineAnswer(sampled))
     assert rollout.check().breaches == ()
 
 
@@ -329,7 +331,7 @@ def test_text_that_the_tokenizer_normalises_holds() -> None:
 def test_a_prompt_given_as_text_has_no_transcript_to_hold() -> None:
     rollout = Rollout()
     ask = rollout.recorder.prepare_text("one,")
-    rollout.ledger.note(ask.ids, Answer((said(" two"),)))
+    rollout.ledger.note(ask.ids, EngineAnswer((said(" two"),)))
     rollout.recorder.record(ask, [said(" two")], WARM)
     assert rollout.check().breaches == ()
 

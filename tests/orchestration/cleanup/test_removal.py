@@ -18,11 +18,11 @@ from hermes_rl.orchestration.cleanup import removal
 from hermes_rl.orchestration.cleanup.plan import DiskItem, ItemKind
 from hermes_rl.orchestration.cleanup.removal import remove_all
 from hermes_rl.orchestration.cleanup.scan import find_disk_items
-from hermes_rl.orchestration.paths import RunPaths, runs_database, runs_home
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths, runs_database, runs_home
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.run_list import list_runs
 from hermes_rl.orchestration.supervision import start_run, stop_run
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role, RunPlan
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role, RunPlan
 from hermes_rl.training.engines.skyrl.paths import engines_home
 from tests.support.recorded_runs import make_run, record, run_file
 

@@ -16,8 +16,8 @@ from hermes_rl.agent.harnesses.installer import agents_home
 from hermes_rl.core.paths import images_home, rl_home
 from hermes_rl.orchestration.cleanup.plan import DiskItem, ItemKind
 from hermes_rl.orchestration.cleanup.scan import REMOVED, find_disk_items
-from hermes_rl.orchestration.paths import RunPaths, logs_home, runs_home
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths, logs_home, runs_home
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.training.engines.skyrl.paths import engines_home

@@ -7,7 +7,7 @@ from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.draft_store import load_draft, save_draft
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_field
 from hermes_rl.orchestration.configuration.view import draft_view
-from hermes_rl.orchestration.paths import drafts_home
+from hermes_rl.orchestration.run_paths import drafts_home
 from tests.orchestration.configuration.environments import written
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.orchestration.doctor import installed
-from hermes_rl.orchestration.doctor.result import State
+from hermes_rl.orchestration.doctor.finding import FindingState
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,38 +25,38 @@ def test_every_extra_that_is_in_use_is_looked_at() -> None:
 def test_a_python_that_is_too_old_is_missing_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 0))
     (found,) = installed.python()
-    assert found.state is State.MISSING
+    assert found.state is FindingState.MISSING
     assert found.mend is not None and "--python 3.11" in found.mend
 
 
 def test_this_python_will_do() -> None:
-    assert [one.state for one in installed.python()] == [State.OK]
+    assert [one.state for one in installed.python()] == [FindingState.OK]
 
 
 def test_an_extra_that_every_run_needs_is_missing_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     requires(monkeypatch, "no-such-package>=1.0; extra == 'train'")
     (found,) = installed.extras()
-    assert (found.check, found.state) == ("extra train", State.MISSING)
+    assert (found.check, found.state) == ("extra train", FindingState.MISSING)
     assert found.mend == "pip install -U 'hermes-rl[train]'"
 
 
 def test_an_extra_that_few_need_is_only_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     requires(monkeypatch, 'no-such-package>=1.0; extra == "daytona"')
     (found,) = installed.extras()
-    assert found.state is State.ABSENT
+    assert found.state is FindingState.ABSENT
     assert "no-such-package is not installed; for the sandbox backend daytona" in found.what
 
 
 def test_a_package_that_is_too_old_for_its_extra_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     requires(monkeypatch, "click[x]>=900.1,<901; python_version > '3' and extra == 'web'")
     (found,) = installed.extras()
-    assert found.state is State.WARN
+    assert found.state is FindingState.WARN
     assert "is older than 900.1" in found.what
 
 
 def test_a_package_that_is_new_enough_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     requires(monkeypatch, "click>=8.0; extra == 'web'", "pydantic; extra == 'web'", "never>=1; extra == 'unheard_of'")
-    assert [one.state for one in installed.extras()] == [State.OK]
+    assert [one.state for one in installed.extras()] == [FindingState.OK]
 
 
 def test_versions_are_compared_as_numbers() -> None:
@@ -72,7 +72,7 @@ def test_a_package_that_does_not_load_is_told_with_the_last_line_of_its_complain
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(installed, "PACKAGES", {"broken_wheel": "tokens"})
     (found,) = installed.package_imports()
-    assert found.state is State.MISSING
+    assert found.state is FindingState.MISSING
     assert found.what.endswith("ImportError: libfoo.so.1: cannot open shared object file")
 
 
@@ -82,11 +82,11 @@ def test_a_package_that_takes_for_ever_to_load_is_no_sickness(monkeypatch: pytes
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(installed, "PACKAGES", {"slow_wheel": "tokens"})
     monkeypatch.setattr(installed, "_LOAD_DEADLINE_S", 0.2)
-    assert [one.state for one in installed.package_imports()] == [State.WARN]
+    assert [one.state for one in installed.package_imports()] == [FindingState.WARN]
 
 
 def test_a_version_that_pip_does_not_know_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "__version__", "99.0")
     (found,) = installed.hermes_rl()
-    assert found.state is State.WARN
+    assert found.state is FindingState.WARN
     assert "hermes-rl 99.0 runs" in found.what

@@ -9,10 +9,10 @@ import pytest
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import write_atomic_json
 from hermes_rl.orchestration.doctor import own_files
-from hermes_rl.orchestration.doctor.result import State
+from hermes_rl.orchestration.doctor.finding import FindingState
 from hermes_rl.orchestration.keys import key_file, key_names, set_key
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
 
 SECRET = "canary-0123456789-abcdefgh"
 GONE = ProcessIdentity(2**22 + 1, "never")
@@ -30,7 +30,7 @@ def run(run_id: str, phase: Phase, keeper: ProcessIdentity) -> None:
     places = RunPaths(run_id)
     places.folder.mkdir(parents=True)
     now = time.time()
-    parts = {"api": PartStatus(PartState.READY, keeper=keeper)}
+    parts = {"api": ComponentStatus(ComponentState.READY, keeper=keeper)}
     RunState(run_id, phase, GONE, parts, started_at=now, changed_at=now, said_at=now).write(places.state)
     write_atomic_json(places.wanted, {"wanted": "run", "at": now - 60})
 
@@ -39,16 +39,16 @@ def test_a_key_file_that_others_can_read_is_told_with_the_line_that_mends_it() -
     set_key("HF_TOKEN", SECRET)
     key_file().chmod(0o640)
     (found,) = own_files.key_file_permissions()
-    assert (found.state, found.mend) == (State.MISSING, f"chmod 600 {key_file()}")
+    assert (found.state, found.mend) == (FindingState.MISSING, f"chmod 600 {key_file()}")
 
 
 def test_a_closed_key_file_is_ok() -> None:
     set_key("HF_TOKEN", SECRET)
-    assert [one.state for one in own_files.key_file_permissions()] == [State.OK]
+    assert [one.state for one in own_files.key_file_permissions()] == [FindingState.OK]
 
 
 def test_no_key_file_is_no_sickness() -> None:
-    assert [one.state for one in own_files.key_file_permissions()] == [State.ABSENT]
+    assert [one.state for one in own_files.key_file_permissions()] == [FindingState.ABSENT]
 
 
 def test_a_key_is_shown_masked_and_with_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,16 +62,16 @@ def test_a_key_is_shown_masked_and_with_where_it_is(monkeypatch: pytest.MonkeyPa
 
 def test_a_key_that_is_not_set_says_what_it_would_be_for() -> None:
     (found,) = (one for one in own_files.known_keys() if one.check == "key TINKER_API_KEY")
-    assert found.state is State.ABSENT
+    assert found.state is FindingState.ABSENT
     assert "hosted Tinker" in found.what
 
 
 def test_an_engine_environment_counts_when_it_was_made_to_the_end(tmp_path: Path) -> None:
     place = tmp_path / "rl" / "engines" / "skyrl-0123"
     place.mkdir(parents=True)
-    assert [one.state for one in own_files.engine_environment()] == [State.ABSENT]
+    assert [one.state for one in own_files.engine_environment()] == [FindingState.ABSENT]
     (place / "complete").touch()
-    assert [one.state for one in own_files.engine_environment()] == [State.OK]
+    assert [one.state for one in own_files.engine_environment()] == [FindingState.OK]
 
 
 def test_a_run_whose_processes_are_gone_is_told_with_the_line_that_goes_on() -> None:
@@ -82,12 +82,12 @@ def test_a_run_whose_processes_are_gone_is_told_with_the_line_that_goes_on() -> 
 
 def test_a_run_that_goes_on_is_no_finding() -> None:
     run("alive", Phase.RUNNING, ProcessIdentity.from_pid(os.getpid()))
-    assert [one.state for one in own_files.runs()] == [State.OK]
+    assert [one.state for one in own_files.runs()] == [FindingState.OK]
 
 
 def test_a_run_that_ended_well_is_no_finding() -> None:
     run("done", Phase.FINISHED, GONE)
-    assert [one.state for one in own_files.runs()] == [State.OK]
+    assert [one.state for one in own_files.runs()] == [FindingState.OK]
 
 
 def test_a_run_that_ended_and_left_a_process_is_told() -> None:

@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State, healthy
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState, healthy
 from hermes_rl.orchestration.doctor.runner import DoctorCheck, run_checks
 
 
 def fine(name: str) -> DoctorCheck:
-    return DoctorCheck(name, lambda: [DoctorFinding(name, State.OK, "fine")])
+    return DoctorCheck(name, lambda: [DoctorFinding(name, FindingState.OK, "fine")])
 
 
 def raises() -> list[DoctorFinding]:
@@ -23,7 +23,7 @@ async def waits_for_ever() -> list[DoctorFinding]:
 
 async def test_a_check_that_raises_is_told_as_such_and_the_others_are_heard() -> None:
     found = await run_checks([fine("first"), DoctorCheck("second", raises), fine("third")])
-    assert [one.state for one in found] == [State.OK, State.WARN, State.OK]
+    assert [one.state for one in found] == [FindingState.OK, FindingState.WARN, FindingState.OK]
     assert found[1].what == "the check itself failed: RuntimeError: no such luck"
 
 
@@ -43,7 +43,7 @@ async def test_a_check_that_hangs_in_a_thread_ends_at_its_deadline() -> None:
 
 async def test_a_coroutine_that_hangs_ends_at_its_deadline() -> None:
     (found,) = await run_checks([DoctorCheck("slow", waits_for_ever, 0.05)])
-    assert found.state is State.WARN
+    assert found.state is FindingState.WARN
 
 
 async def test_checks_run_at_the_same_time() -> None:
@@ -59,7 +59,7 @@ async def test_checks_run_at_the_same_time() -> None:
 async def test_findings_come_in_the_order_of_the_checks() -> None:
     def late() -> list[DoctorFinding]:
         time.sleep(0.05)
-        return [DoctorFinding("late", State.OK, "")]
+        return [DoctorFinding("late", FindingState.OK, "")]
 
     assert [one.check for one in await run_checks([DoctorCheck("late", late), fine("early")])] == ["late", "early"]
 
@@ -72,9 +72,13 @@ async def test_progress_hears_of_every_check() -> None:
 
 def test_warnings_and_what_is_absent_are_no_sickness() -> None:
     assert healthy(
-        [DoctorFinding("a", State.WARN, ""), DoctorFinding("b", State.ABSENT, ""), DoctorFinding("c", State.OK, "")]
+        [
+            DoctorFinding("a", FindingState.WARN, ""),
+            DoctorFinding("b", FindingState.ABSENT, ""),
+            DoctorFinding("c", FindingState.OK, ""),
+        ]
     )
-    assert not healthy([DoctorFinding("a", State.OK, ""), DoctorFinding("b", State.MISSING, "")])
+    assert not healthy([DoctorFinding("a", FindingState.OK, ""), DoctorFinding("b", FindingState.MISSING, "")])
 
 
 def test_the_whole_examination_of_this_machine_fails_in_no_check() -> None:

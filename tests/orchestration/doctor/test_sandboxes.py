@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.orchestration.doctor import sandboxes
-from hermes_rl.orchestration.doctor.result import State
+from hermes_rl.orchestration.doctor.finding import FindingState
 
 WORKS = None
 
@@ -41,9 +41,9 @@ async def test_where_bubblewrap_works_the_others_are_only_looked_at(
     started(monkeypatch, bubblewrap=WORKS)
     found = await sandboxes.sandboxes()
     assert [(one.check, one.state) for one in found] == [
-        ("sandbox bubblewrap", State.OK),
-        ("sandbox docker", State.OK),
-        ("sandbox singularity", State.ABSENT),
+        ("sandbox bubblewrap", FindingState.OK),
+        ("sandbox docker", FindingState.OK),
+        ("sandbox singularity", FindingState.ABSENT),
     ]
 
 
@@ -51,7 +51,7 @@ async def test_docker_alone_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path:
     program(monkeypatch, tmp_path, "echo 1.0")
     started(monkeypatch, bubblewrap="not installed", docker=WORKS)
     found = await sandboxes.sandboxes()
-    assert State.MISSING not in {one.state for one in found}
+    assert FindingState.MISSING not in {one.state for one in found}
     assert [one.what for one in found if one.check == "sandbox docker"] == ["a sandbox started and ran a command"]
 
 
@@ -59,7 +59,7 @@ async def test_without_any_sandbox_one_is_missing(monkeypatch: pytest.MonkeyPatc
     program(monkeypatch, tmp_path, "echo no daemon >&2; exit 1")
     started(monkeypatch, bubblewrap="not installed", docker="no daemon")
     found = await sandboxes.sandboxes()
-    assert [(one.check, one.state) for one in found][-1] == ("sandbox", State.MISSING)
+    assert [(one.check, one.state) for one in found][-1] == ("sandbox", FindingState.MISSING)
     assert next(one.what for one in found if one.check == "sandbox docker").endswith("does not work: no daemon")
 
 
@@ -68,10 +68,10 @@ async def test_a_program_that_hangs_is_ended_and_told(monkeypatch: pytest.Monkey
     started(monkeypatch, bubblewrap=WORKS)
     monkeypatch.setattr(sandboxes, "_VERSION_S", 0.2)
     (found,) = [one for one in await sandboxes.sandboxes() if one.check == "sandbox docker"]
-    assert found.state is State.WARN
+    assert found.state is FindingState.WARN
     assert "did not respond" in found.what
 
 
 async def test_no_sandbox_is_left_in_a_new_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
-    assert [one.state for one in await sandboxes.leftover_sandboxes()] == [State.OK]
+    assert [one.state for one in await sandboxes.leftover_sandboxes()] == [FindingState.OK]

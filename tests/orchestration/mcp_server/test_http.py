@@ -9,7 +9,7 @@ import pytest
 from hermes_rl.cli.main import hermes_rl
 from hermes_rl.console.run_command import run_click
 from hermes_rl.orchestration.mcp_server.transport import DRAFT_TTL, delete_old_drafts
-from hermes_rl.orchestration.paths import drafts_home
+from hermes_rl.orchestration.run_paths import drafts_home
 from tests.support.rl_mcp import http_server, over_http, said
 
 pytestmark = pytest.mark.timeout(180)

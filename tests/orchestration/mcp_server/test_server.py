@@ -9,7 +9,7 @@ from mcp_types import BlobResourceContents, TextResourceContents
 
 from hermes_rl.orchestration.mcp_server.server import rl_server
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_state import Phase
 from tests.support.recorded_runs import make_run, write_log, write_steps
 from tests.support.rl_mcp import said
 

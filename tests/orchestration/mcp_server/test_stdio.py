@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.orchestration.paths import drafts_home
+from hermes_rl.orchestration.run_paths import drafts_home
 from tests.support.rl_mcp import COMMAND, over_stdio, said
 
 pytestmark = pytest.mark.timeout(180)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.replicas.state_file import FleetPaths, read_fleet_state
 from hermes_rl.orchestration.run_file import EnvironmentEntry, ReplicasEntry, RunFile
-from hermes_rl.orchestration.supervision.components import fill_command
-from hermes_rl.orchestration.supervision.plan import build_plan
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.supervision.plan_builder import build_plan
+from hermes_rl.orchestration.supervision.run_plan import fill_command
 from tests.orchestration.replicas.stage import ENVIRONMENT, SETTINGS, Command, Stage, staged, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

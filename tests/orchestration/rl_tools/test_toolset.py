@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import drafts_home
+from hermes_rl.orchestration.run_paths import drafts_home
 from hermes_rl.tools.registry import get_toolset, known_toolsets, open_toolsets
 from hermes_rl.tools.session import ToolSession
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState
+from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
 from hermes_rl.orchestration.status.derive import (
     SILENCE_LIMIT,
     START_GRACE,
@@ -24,7 +24,7 @@ ENDED = [Phase.STOPPED, Phase.FINISHED, Phase.FAILED]
 
 def state(phase: Phase, *, said_at: float = NOW, started_at: float = NOW - 600, ran_before: float = 0.0) -> RunState:
     return RunState(
-        "r1", phase, SOMEBODY, {"api": PartStatus()}, None, started_at, NOW - 300, said_at, ran_before=ran_before
+        "r1", phase, SOMEBODY, {"api": ComponentStatus()}, None, started_at, NOW - 300, said_at, ran_before=ran_before
     )
 
 
@@ -149,25 +149,37 @@ def test_running_time_counts_only_while_it_ran(said: RunState | None, supervisor
 @pytest.mark.parametrize(
     ("part", "seen", "status"),
     [
-        (PartStatus(), ComponentFacts(), "waiting"),
-        (PartStatus(restarts=2, exit_code=1), ComponentFacts(), "waiting"),
-        (PartStatus(PartState.STARTING), ComponentFacts(), "waiting"),
-        (PartStatus(PartState.STARTING, SOMEBODY), ComponentFacts(shim=True), "starting"),
-        (PartStatus(PartState.STARTING, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "starting"),
-        (PartStatus(PartState.READY, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "running"),
-        (PartStatus(PartState.READY, SOMEBODY, SOMEBODY), ComponentFacts(), "exited (code unknown)"),
-        (PartStatus(PartState.READY, SOMEBODY, SOMEBODY, exit_code=3), ComponentFacts(), "exited (code unknown)"),
-        (PartStatus(PartState.READY, SOMEBODY, SOMEBODY), ComponentFacts(exit_code=-9), "killed by SIGKILL"),
-        (PartStatus(PartState.STOPPING, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "stopping"),
-        (PartStatus(PartState.EXITED, SOMEBODY, SOMEBODY, exit_code=0), ComponentFacts(), "exited (0)"),
-        (PartStatus(PartState.EXITED, exit_code=-9), ComponentFacts(), "killed by SIGKILL"),
-        (PartStatus(PartState.READY), ComponentFacts(exit_code=1), "exited (1)"),
-        (PartStatus(PartState.EXITED), ComponentFacts(), "not started"),
-        (PartStatus(PartState.EXITED), ComponentFacts(started=True), "exited (code unknown)"),
-        (PartStatus(PartState.EXITED), ComponentFacts(exit_code=2, started=True), "exited (2)"),
+        (ComponentStatus(), ComponentFacts(), "waiting"),
+        (ComponentStatus(restarts=2, exit_code=1), ComponentFacts(), "waiting"),
+        (ComponentStatus(ComponentState.STARTING), ComponentFacts(), "waiting"),
+        (ComponentStatus(ComponentState.STARTING, SOMEBODY), ComponentFacts(shim=True), "starting"),
+        (
+            ComponentStatus(ComponentState.STARTING, SOMEBODY, SOMEBODY),
+            ComponentFacts(shim=True, process=True),
+            "starting",
+        ),
+        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "running"),
+        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(), "exited (code unknown)"),
+        (
+            ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY, exit_code=3),
+            ComponentFacts(),
+            "exited (code unknown)",
+        ),
+        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(exit_code=-9), "killed by SIGKILL"),
+        (
+            ComponentStatus(ComponentState.STOPPING, SOMEBODY, SOMEBODY),
+            ComponentFacts(shim=True, process=True),
+            "stopping",
+        ),
+        (ComponentStatus(ComponentState.EXITED, SOMEBODY, SOMEBODY, exit_code=0), ComponentFacts(), "exited (0)"),
+        (ComponentStatus(ComponentState.EXITED, exit_code=-9), ComponentFacts(), "killed by SIGKILL"),
+        (ComponentStatus(ComponentState.READY), ComponentFacts(exit_code=1), "exited (1)"),
+        (ComponentStatus(ComponentState.EXITED), ComponentFacts(), "not started"),
+        (ComponentStatus(ComponentState.EXITED), ComponentFacts(started=True), "exited (code unknown)"),
+        (ComponentStatus(ComponentState.EXITED), ComponentFacts(exit_code=2, started=True), "exited (2)"),
     ],
 )
-def test_a_part_is_what_lives_of_it(part: PartStatus, seen: ComponentFacts, status: str) -> None:
+def test_a_part_is_what_lives_of_it(part: ComponentStatus, seen: ComponentFacts, status: str) -> None:
     assert part_status(part, seen) == status
 
 

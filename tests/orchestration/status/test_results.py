@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.curve import curve_png
 from hermes_rl.orchestration.status.results import MAX_ROWS, results
 from tests.support.recorded_runs import make_run, write_environment_lines, write_steps, write_weights

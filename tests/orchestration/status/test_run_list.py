@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from hermes_rl.orchestration.paths import runs_database
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import runs_database
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.run_list import list_runs
 from tests.support.recorded_runs import make_run, record, run_file, write_steps
 

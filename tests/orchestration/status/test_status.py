@@ -8,9 +8,9 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.states import PartState, Phase, read_state
+from hermes_rl.orchestration.run_state import ComponentState, Phase, read_state
 from hermes_rl.orchestration.status.status import status
-from hermes_rl.orchestration.status.throttle import THROTTLE_SECONDS
+from hermes_rl.orchestration.status.status_cache import THROTTLE_SECONDS
 from tests.support.recorded_runs import DEAD, make_run, run_file, write_environment_lines, write_steps
 
 MINUTE = 60.0
@@ -116,7 +116,7 @@ def happened(places_state: Any, what: str, now: float) -> None:
     trainer = state.parts["trainer"]
     match what:
         case "a crash":
-            parts = {**state.parts, "trainer": replace(trainer, state=PartState.EXITED, process=None, exit_code=1)}
+            parts = {**state.parts, "trainer": replace(trainer, state=ComponentState.EXITED, process=None, exit_code=1)}
             state = replace(state, phase=Phase.FAILED, supervisor=None, parts=parts, changed_at=now)
         case "a finish":
             state = replace(state, phase=Phase.FINISHED, supervisor=None)
@@ -200,5 +200,5 @@ def test_a_record_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     make_run()
-    monkeypatch.setattr("hermes_rl.orchestration.status.throttle.write_document", full)
+    monkeypatch.setattr("hermes_rl.orchestration.status.status_cache.write_document", full)
     assert status("r1", courtesy=True)["status"] == "running"

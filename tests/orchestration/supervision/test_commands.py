@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
-from hermes_rl.orchestration.states import Phase, RunState, read_state
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase, RunState, read_state
 from hermes_rl.orchestration.supervision import commands
 from hermes_rl.orchestration.supervision.commands import await_phase, resume_run, start_run, stop_run
-from hermes_rl.orchestration.supervision.components import RunPlan
 from hermes_rl.orchestration.supervision.desired_state import read_desired_state, write_desired_state
 from hermes_rl.orchestration.supervision.lifecycle import DesiredRun
+from hermes_rl.orchestration.supervision.run_plan import RunPlan
 
 RUN = RunFile(run_id="r1", name="one", preset="p", environments=(EnvironmentEntry(name="words", reference="words.py"),))
 NOTHING = RunPlan(())

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.orchestration.states import PartState, Phase
-from hermes_rl.orchestration.supervision.component_state import ComponentObservation
-from hermes_rl.orchestration.supervision.components import ComponentPlan, ComponentTimeouts, Role
+from hermes_rl.orchestration.run_state import ComponentState, Phase
+from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.lifecycle import (
     STOP_GRACE,
     DesiredRun,
@@ -20,6 +19,7 @@ from hermes_rl.orchestration.supervision.lifecycle import (
     StopComponent,
     decide,
 )
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, ComponentTimeouts, Role
 
 PATIENCE = ComponentTimeouts(ready_within=60.0, stop_within=10.0, most_failures=3, first_pause=1.0, longest_pause=8.0)
 PLAN = (
@@ -163,7 +163,7 @@ def test_failures_are_forgotten_when_it_was_ready_for_long() -> None:
     for _ in range(8):
         world.end("api", 1)
         world.step()
-        while world.course.components["api"].state is not PartState.READY:
+        while world.course.components["api"].state is not ComponentState.READY:
             world.step()
         world.step(PATIENCE.steady_after + 1)
         world.step()
@@ -198,7 +198,7 @@ def test_a_port_that_others_took_is_no_bad_configuration() -> None:
         "api": replace(facts.components["api"], port_taken=True),
     }
     course, _ = decide(world.course, replace(facts, components=parts), world.now)
-    assert course.components["api"].state is PartState.WAITING
+    assert course.components["api"].state is ComponentState.WAITING
 
 
 def test_a_part_that_never_gets_ready_is_stopped_and_counted() -> None:

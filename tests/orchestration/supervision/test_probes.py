@@ -2,7 +2,7 @@ import pytest
 
 from hermes_rl.core import fast_json
 from hermes_rl.orchestration.supervision import probes
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 BEGAN = 100.0
 

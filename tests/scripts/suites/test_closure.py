@@ -58,6 +58,26 @@ def test_a_name_that_a_package_loads_when_used_leads_to_its_module(written: Writ
     assert needs(checkout, "tests/test_a.py") == {"src/hermes_rl/__init__.py", "src/hermes_rl/late.py"}
 
 
+def test_the_kind_of_an_extension_leads_to_its_built_in_parts(written: Written) -> None:
+    checkout = written({
+        "tests/test_a.py": "from hermes_rl.extensions import PARSERS\n",
+        "tests/test_all.py": "from hermes_rl.extensions import KINDS\n",
+        "src/hermes_rl/__init__.py": "",
+        "src/hermes_rl/extensions.py": (
+            "PARSERS = Kind(_below('parsers', {'qwen': 'qwen:Qwen'}))\n"
+            "SINKS = Kind(_below('sinks', {'csv': 'csv:Csv'}))\n"
+            "KINDS = (PARSERS, SINKS)\n"
+        ),
+        "src/hermes_rl/parsers/__init__.py": "",
+        "src/hermes_rl/parsers/qwen.py": "",
+        "src/hermes_rl/sinks/__init__.py": "",
+        "src/hermes_rl/sinks/csv.py": "",
+    })  # fmt: skip
+    assert "src/hermes_rl/parsers/qwen.py" in needs(checkout, "tests/test_a.py")
+    assert "src/hermes_rl/sinks/csv.py" not in needs(checkout, "tests/test_a.py")
+    assert {"src/hermes_rl/parsers/qwen.py", "src/hermes_rl/sinks/csv.py"} <= needs(checkout, "tests/test_all.py")
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -5,8 +5,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from hermes_rl.store.database.queries import DatabaseEngine, Query, SharedTransaction, SqlDialect, T, Transaction, W
 from hermes_rl.store.database.store import HEARTBEAT_TIMEOUT, Store, open_engine
+from hermes_rl.store.database.transactions import (
+    DatabaseEngine,
+    Query,
+    SharedTransaction,
+    SqlDialect,
+    T,
+    Transaction,
+    W,
+)
 
 START = 1_000_000.0
 

@@ -5,9 +5,9 @@ import pytest
 
 from hermes_rl.store.database.errors import NewerSchemaError
 from hermes_rl.store.database.postgres import PostgresEngine
-from hermes_rl.store.database.queries import DatabaseEngine, execute
 from hermes_rl.store.database.schema import MIGRATIONS, migrate
 from hermes_rl.store.database.store import Store, open_engine, open_store
+from hermes_rl.store.database.transactions import DatabaseEngine, execute
 from tests.store.database.making import add_groups, with_trainer
 
 NEXT = ("ALTER TABLE groups ADD COLUMN note TEXT; CREATE INDEX groups_note ON groups (note);", {"sqlite": ""})

@@ -9,9 +9,9 @@ import pytest
 
 from hermes_rl.store.database import sqlite_log
 from hermes_rl.store.database.errors import UnknownEnvironmentError
-from hermes_rl.store.database.queries import Transaction, execute
 from hermes_rl.store.database.sqlite import MAX_SHARED_BYTES
 from hermes_rl.store.database.store import Store, open_engine, open_store
+from hermes_rl.store.database.transactions import Transaction, execute
 from tests.store.database.making import make_group, make_large_group, with_trainer
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from hermes_rl.store.database import sqlite_log
 from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
-from hermes_rl.store.database.queries import Transaction, execute
 from hermes_rl.store.database.sqlite import SQLiteEngine
 from hermes_rl.store.database.store import open_engine, open_store
+from hermes_rl.store.database.transactions import Transaction, execute
 from tests.store.database.making import make_group, with_trainer
 
 

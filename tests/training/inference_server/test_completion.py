@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.inference.tokens.chat_format import FormatSettings
-from hermes_rl.inference.tokens.completion import Finish, Sampled
 from hermes_rl.inference.tokens.factory import chat_format
+from hermes_rl.inference.tokens.sampled import Finish, Sampled
 from hermes_rl.training.inference_server.completion import Completion, end_at_stop
 from tests.support.inference import CHATML, ids
 

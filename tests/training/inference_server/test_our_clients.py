@@ -15,7 +15,7 @@ from hermes_rl.inference.token_engines import Route, SamplingRequest
 from hermes_rl.inference.token_engines.sglang import SGLANG
 from hermes_rl.inference.token_engines.vllm import VLLM
 from hermes_rl.inference.tokens.chat_format import FormatSettings
-from hermes_rl.inference.tokens.completion import Finish
+from hermes_rl.inference.tokens.sampled import Finish
 from tests.support.chat_models import chat_model
 from tests.support.inference import CONTEXT, TOOL, USER, Inference, ids, inference, saying
 from tests.support.scripted_sampler import ScriptedSampler, by_chance

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Sampled
+from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
 from hermes_rl.training.vllm_fleet.membership import VllmTimeouts
 from tests.support.lora_server import BASE, LENGTH, LoraServer

@@ -9,9 +9,9 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.viewer.index.build_sync import build_index
-from hermes_rl.viewer.index.builder import index_file
 from hermes_rl.viewer.index.lock import try_lock
 from hermes_rl.viewer.index.schema import index_path, open_for_reading, open_for_writing
+from hermes_rl.viewer.index.update import index_file
 from hermes_rl.viewer.index.writer import read_facts
 from hermes_rl.viewer.sources.source import RecordSource, groups_source
 from tests.viewer.recording import group, rollout, until, write_lines

@@ -1,4 +1,4 @@
-"""Python with the official openai and anthropic packages, for your own agent in one file.
+"""The harness `sdk`: your own agent in one file, run with the official openai and anthropic packages.
 
 agent_files provides that file as agent.py; see examples/agent_openai.py and examples/agent_anthropic.py. It is moved
 out of the workspace before it starts, so that the workspace holds only what the item put there.

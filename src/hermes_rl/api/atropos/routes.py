@@ -1,4 +1,4 @@
-"""All Atropos routes as one router, mounted at the root. The routes defined here only read."""
+"""The router of all Atropos routes, mounted at the root, and those routes that only read."""
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -8,11 +8,11 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from hermes_rl.api.atropos.batch_json import scored_data_json
-from hermes_rl.api.atropos.environment_side import atropos_environment_routes
+from hermes_rl.api.atropos.environment_routes import atropos_environment_routes
 from hermes_rl.api.atropos.ingest import LARGEST, AtroposIngest
 from hermes_rl.api.atropos.queue_view import int_setting
 from hermes_rl.api.atropos.status_cache import StatusCache
-from hermes_rl.api.atropos.trainer_side import atropos_trainer_routes
+from hermes_rl.api.atropos.trainer_routes import atropos_trainer_routes
 from hermes_rl.api.backpressure import Backpressure
 from hermes_rl.api.config import ApiSettings
 from hermes_rl.http.bodies import BodyReader

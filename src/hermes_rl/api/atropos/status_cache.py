@@ -7,7 +7,7 @@ them, and every poll counts as a heartbeat.
 import asyncio
 from time import monotonic, time
 
-from hermes_rl.api.atropos.delivery import batches_held
+from hermes_rl.api.atropos.batch_response import batches_held
 from hermes_rl.api.atropos.queue_view import TRAINER, QueueView, int_setting
 from hermes_rl.store.database.registrations import EnvironmentRow
 from hermes_rl.store.database.store import HEARTBEAT_TIMEOUT, Store

@@ -17,9 +17,9 @@ from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.orchestration.configuration.edit import new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import RunFile, read_run_file
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.results import results
 from hermes_rl.orchestration.status.run_list import list_runs
 from hermes_rl.orchestration.status.status import status

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.logs import log_lines, log_parts
 from hermes_rl.orchestration.status.status import status
 

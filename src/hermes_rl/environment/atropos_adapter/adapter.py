@@ -28,9 +28,9 @@ from hermes_rl.rollout.generate import report_group
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.rollout.token_requirements import require_exact_tokens, tokenizer_name
-from hermes_rl.sinks.open import Sinks
+from hermes_rl.sinks.run_sinks import Sinks
 from hermes_rl.sinks.serialize import flatten
-from hermes_rl.sinks.wandb_run import wandb_is_set_up
+from hermes_rl.sinks.wandb_sink import wandb_is_set_up
 from hermes_rl.sinks.worker import Row
 from hermes_rl.store.records import atropos_columns
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from hermes_rl.console.config_options import parse_flag
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.environment.endpoint_prompt import endpoint_help
+from hermes_rl.environment.ask_endpoint import endpoint_help
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 

@@ -11,8 +11,8 @@ from types import ModuleType
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import ENVIRONMENT_ALIASES, SUFFIX, bundled_environments_dir
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.loading.module_loader import PrivateModules
-from hermes_rl.rewards.cpu_process import LOADED_BY
+from hermes_rl.environment.loading.private_modules import PrivateModules
+from hermes_rl.rewards.cpu_reward import LOADED_BY
 
 
 def bundled_environments() -> dict[str, Path]:

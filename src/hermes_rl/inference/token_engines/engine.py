@@ -1,7 +1,7 @@
 """TokenEngine: the routes on which a server takes and returns token ids, in order of preference.
 
-An Answer built here has one finite logprob and one version per token, each logprob belongs to its token, and there are
-as many completions as requested. Anything else is an EndpointError.
+An EngineAnswer built here has one finite logprob and one version per token, each logprob belongs to its token, and
+there are as many completions as requested. Anything else is an EndpointError.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines.sampling import Logprobs, SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 
 # Causes that mean the server lacks a route: use the next one from then on.
 MISSING_ROUTE = ("http_403", "http_404", "http_405")
@@ -28,7 +28,7 @@ class Route(Protocol):
         """The path below the server's root (its base_url without /v1), and the body to post."""
         ...
 
-    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> EngineAnswer:
         """Parse the server's decoded answer to that request; EndpointError when it cannot be trained on."""
         ...
 

@@ -28,7 +28,7 @@ from hermes_rl.inference.token_engines.engine import (
     version_number,
 )
 from hermes_rl.inference.token_engines.sampling import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Sampled
 
 
 class SglangGenerate:
@@ -42,14 +42,14 @@ class SglangGenerate:
         }
         return "/generate", body
 
-    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> EngineAnswer:
         # An object for one completion, a list for several.
         completions = raw if isinstance(raw, list) else [raw]
         completions = [parse_mapping(completion, "a completion") for completion in completions]
         check_count(completions, sampling)
         meta = parse_mapping(completions[0].get("meta_info"), "a meta_info")
         prompt = completions[0].get("prompt_token_ids")
-        return Answer(
+        return EngineAnswer(
             tuple(_parse_completion(completion, sampling) for completion in completions),
             None if prompt is None else parse_token_ids(prompt, "prompt tokens"),
             optional_int(meta.get("prompt_tokens")),

@@ -25,7 +25,7 @@ from hermes_rl.inference.token_engines.engine import (
     span_versions,
 )
 from hermes_rl.inference.token_engines.sampling import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Sampled
 
 
 class VllmGenerate:
@@ -38,7 +38,7 @@ class VllmGenerate:
         body = {"model": model, "token_ids": list(ids), "sampling_params": parameters, "return_token_ids": True}
         return "/inference/v1/generate", body
 
-    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> EngineAnswer:
         body, choices = _choices(raw, sampling)
         return _answer(body, [_generated(choice, sampling) for choice in choices], body.get("prompt_token_ids"))
 
@@ -56,7 +56,7 @@ class Completions:
         }
         return "/v1/completions", body | _parameters(sampling)
 
-    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> Answer:
+    def answer(self, raw: Any, ids: Sequence[int], sampling: SamplingRequest) -> EngineAnswer:
         body, choices = _choices(raw, sampling)
         return _answer(body, [_completed(choice, sampling) for choice in choices], choices[0].get("prompt_token_ids"))
 
@@ -117,11 +117,11 @@ def _parse_token_id(name: Any) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def _answer(body: Mapping[str, Any], completions: list[Sampled], prompt: Any) -> Answer:
+def _answer(body: Mapping[str, Any], completions: list[Sampled], prompt: Any) -> EngineAnswer:
     usage = body.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     details = usage.get("prompt_tokens_details")
-    return Answer(
+    return EngineAnswer(
         tuple(completions),
         None if prompt is None else parse_token_ids(prompt, "prompt tokens"),
         optional_int(usage.get("prompt_tokens")),

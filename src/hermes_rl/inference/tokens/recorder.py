@@ -14,7 +14,7 @@ from hermes_rl.core.messages import Message, ToolCall, content_text
 from hermes_rl.core.trajectory import Sampling
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.tokens.chat_format import ChatFormat, Reply, Tools, Turn
-from hermes_rl.inference.tokens.completion import Sampled
+from hermes_rl.inference.tokens.sampled import Sampled
 
 # Reasoning fields that an agent may send back in an assistant message; other fields do not reach a prompt.
 RETURNED_REASONING = ("reasoning_content", "reasoning")

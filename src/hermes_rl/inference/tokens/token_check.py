@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.tokens.chat_format import ChatFormat
-from hermes_rl.inference.tokens.completion import Answer, Sampled
 from hermes_rl.inference.tokens.recorder import RecordedSequence, assistant_message, message_texts, same_message
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Sampled
 
 # A logprob above zero by more than rounding error is invalid.
 MAX_LOGPROB = 1e-4
@@ -60,7 +60,7 @@ class WireLog:
     _latest: tuple[int, ...] = ()
     _hashed: Any = field(default_factory=lambda: blake2b(digest_size=16))
 
-    def note(self, ids: Sequence[int], answer: Answer) -> None:
+    def note(self, ids: Sequence[int], answer: EngineAnswer) -> None:
         sent = tuple(ids)
         digest = self._digest(sent)
         wrong_prompt = _prompt_breach(sent, answer)
@@ -218,7 +218,7 @@ def _mask_breach(sequence: TokenSequence, spans: Sequence[tuple[int, int]]) -> B
     return None
 
 
-def _prompt_breach(ids: tuple[int, ...], answer: Answer) -> Breach | None:
+def _prompt_breach(ids: tuple[int, ...], answer: EngineAnswer) -> Breach | None:
     if answer.prompt is not None and answer.prompt != ids:
         return _difference("prompt_ids", 0, ids, answer.prompt)
     if answer.prompt_length not in {None, len(ids)}:

@@ -17,7 +17,7 @@ from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.paths import rl_home
 from hermes_rl.orchestration.cleanup.plan import DiskItem, ItemKind
 from hermes_rl.orchestration.cleanup.scan import REMOVED, find_disk_items, run_state
-from hermes_rl.orchestration.paths import runs_database
+from hermes_rl.orchestration.run_paths import runs_database
 from hermes_rl.sandbox.backends.baked_images import remove_baked_image
 from hermes_rl.sandbox.workspaces import REMOVE
 from hermes_rl.store.database.store import open_store

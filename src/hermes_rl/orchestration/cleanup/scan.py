@@ -18,7 +18,7 @@ from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.paths import images_home, rl_home
 from hermes_rl.orchestration.cleanup.plan import DiskItem, ItemKind
 from hermes_rl.orchestration.cleanup.usage import holders
-from hermes_rl.orchestration.paths import RunPaths, inference_tests_home, logs_home, runs_home
+from hermes_rl.orchestration.run_paths import RunPaths, inference_tests_home, logs_home, runs_home
 from hermes_rl.orchestration.status.derive import LivePhase, live_phase
 from hermes_rl.orchestration.status.inspect import is_run, read_facts
 from hermes_rl.orchestration.status.run_list import FOLDER_GONE, recorded_runs

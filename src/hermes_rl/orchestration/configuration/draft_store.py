@@ -12,7 +12,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.introspect import parse_description
-from hermes_rl.orchestration.paths import drafts_home
+from hermes_rl.orchestration.run_paths import drafts_home
 from hermes_rl.store.records import write_document
 
 # Version of the file format: raised when older files can no longer be read.

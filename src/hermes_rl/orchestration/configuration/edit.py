@@ -30,7 +30,7 @@ from hermes_rl.orchestration.configuration.shared_fields import MODELS, plain_na
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
 from hermes_rl.orchestration.presets import DEFAULT_PRESET, load_preset
-from hermes_rl.orchestration.secret_scan import holds_secret, looks_like_key
+from hermes_rl.orchestration.secret_settings import holds_secret, looks_like_key
 
 # Coercion of input to the field's type, such as "8" to 8. An error names the field, the value and what is allowed, and
 # never repeats a secret.

@@ -10,7 +10,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from itertools import groupby
 
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 from hermes_rl.orchestration.requirements import PACKAGES, python_requirement
 from hermes_rl.version import __version__
 
@@ -63,19 +63,23 @@ def python() -> list[DoctorFinding]:
     requirement = python_requirement()
     what = f"Python {platform.python_version()} at {sys.executable}"
     if requirement.met:
-        return [DoctorFinding("python", State.OK, what)]
-    return [DoctorFinding("python", State.MISSING, f"{what}; {requirement.name} is required", requirement.fix)]
+        return [DoctorFinding("python", FindingState.OK, what)]
+    return [DoctorFinding("python", FindingState.MISSING, f"{what}; {requirement.name} is required", requirement.fix)]
 
 
 def hermes_rl() -> list[DoctorFinding]:
     try:
         installed = metadata.version("hermes-rl")
     except metadata.PackageNotFoundError:
-        return [DoctorFinding("hermes-rl", State.WARN, f"hermes-rl {__version__} runs uninstalled", "pip install -e .")]
+        return [
+            DoctorFinding(
+                "hermes-rl", FindingState.WARN, f"hermes-rl {__version__} runs uninstalled", "pip install -e ."
+            )
+        ]
     if installed != __version__:
         what = f"hermes-rl {__version__} runs, but pip reports {installed}: the extras may be of another version"
-        return [DoctorFinding("hermes-rl", State.WARN, what, "pip install -U hermes-rl")]
-    return [DoctorFinding("hermes-rl", State.OK, f"hermes-rl {__version__}")]
+        return [DoctorFinding("hermes-rl", FindingState.WARN, what, "pip install -U hermes-rl")]
+    return [DoctorFinding("hermes-rl", FindingState.OK, f"hermes-rl {__version__}")]
 
 
 def extras() -> list[DoctorFinding]:
@@ -93,10 +97,10 @@ def package_imports() -> list[DoctorFinding]:
 def _extra(extra: str, problems: list[str]) -> DoctorFinding:
     purpose, check = EXTRAS[extra], f"extra {extra}"
     if not problems:
-        return DoctorFinding(check, State.OK, f"installed; for {purpose}")
-    state = State.MISSING if extra in NEEDED else State.ABSENT
-    if any("older" in problem for problem in problems) and state is State.ABSENT:
-        state = State.WARN
+        return DoctorFinding(check, FindingState.OK, f"installed; for {purpose}")
+    state = FindingState.MISSING if extra in NEEDED else FindingState.ABSENT
+    if any("older" in problem for problem in problems) and state is FindingState.ABSENT:
+        state = FindingState.WARN
     return DoctorFinding(check, state, f"{'; '.join(problems)}; for {purpose}", f"pip install -U 'hermes-rl[{extra}]'")
 
 
@@ -113,12 +117,12 @@ def _check_import(package: str, extra: str) -> DoctorFinding:
         )
     except subprocess.TimeoutExpired:
         return DoctorFinding(
-            check, State.WARN, f"took longer than {_LOAD_DEADLINE_S:.0f} s to load: a slow or busy machine"
+            check, FindingState.WARN, f"took longer than {_LOAD_DEADLINE_S:.0f} s to load: a slow or busy machine"
         )
     if done.returncode:
         error = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return DoctorFinding(check, State.MISSING, f"does not load: {error}", fix)
-    return DoctorFinding(check, State.OK, "loads")
+        return DoctorFinding(check, FindingState.MISSING, f"does not load: {error}", fix)
+    return DoctorFinding(check, FindingState.OK, "loads")
 
 
 def _extra_packages() -> Iterator[_ExtraPackage]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hermes_rl
 from hermes_rl.core.paths import rl_home
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 
 # The default user of each port, and how to give it another one.
 PORTS = {
@@ -42,12 +42,12 @@ def disk() -> list[DoctorFinding]:
 def memory() -> list[DoctorFinding]:
     free, cores = _free_memory(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if free is None:
-        return [DoctorFinding("memory", State.WARN, f"free memory is unknown; {cores} cores")]
+        return [DoctorFinding("memory", FindingState.WARN, f"free memory is unknown; {cores} cores")]
     what = f"{free / GB:.1f} GB free, {cores} cores"
     if free >= MEMORY_FOR_RUNS:
-        return [DoctorFinding("memory", State.OK, what)]
+        return [DoctorFinding("memory", FindingState.OK, what)]
     what += f"; a self-hosted engine with a small model takes {MEMORY_FOR_RUNS / GB:.0f} GB"
-    return [DoctorFinding("memory", State.WARN, what, "ps aux --sort=-rss | head")]
+    return [DoctorFinding("memory", FindingState.WARN, what, "ps aux --sort=-rss | head")]
 
 
 def clock() -> list[DoctorFinding]:
@@ -56,16 +56,18 @@ def clock() -> list[DoctorFinding]:
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if now < written - _A_DAY:
         what = f"{shown}, which is before hermes-rl was installed"
-        return [DoctorFinding("clock", State.WARN, what, "sudo timedatectl set-ntp true")]
-    return [DoctorFinding("clock", State.OK, shown)]
+        return [DoctorFinding("clock", FindingState.WARN, what, "sudo timedatectl set-ntp true")]
+    return [DoctorFinding("clock", FindingState.OK, shown)]
 
 
 def _port(number: int, user: str, fix: str) -> DoctorFinding:
     check = f"port {number}"
     if _is_free(number):
-        return DoctorFinding(check, State.OK, f"free, for {user}")
+        return DoctorFinding(check, FindingState.OK, f"free, for {user}")
     holder = _port_holder(number) or "a process of another user"
-    return DoctorFinding(check, State.WARN, f"in use by {holder}; the default of {user}; runs pick a free port", fix)
+    return DoctorFinding(
+        check, FindingState.WARN, f"in use by {holder}; the default of {user}; runs pick a free port", fix
+    )
 
 
 def _is_free(number: int) -> bool:
@@ -115,12 +117,12 @@ def _disk_space(check: str, folder: Path, recommended: int, fix: str) -> DoctorF
     free = shutil.disk_usage(existing).free
     what = f"{free / GB:.1f} GB free at {folder}"
     if not os.access(existing, os.W_OK):
-        return DoctorFinding(check, State.MISSING, f"{folder} is not writable", fix)
+        return DoctorFinding(check, FindingState.MISSING, f"{folder} is not writable", fix)
     if free < MIN_DISK:
-        return DoctorFinding(check, State.MISSING, f"{what}: not enough for a run", fix)
+        return DoctorFinding(check, FindingState.MISSING, f"{what}: not enough for a run", fix)
     if free < recommended:
-        return DoctorFinding(check, State.WARN, f"{what}; a run may need {recommended / GB:.0f} GB", fix)
-    return DoctorFinding(check, State.OK, what)
+        return DoctorFinding(check, FindingState.WARN, f"{what}; a run may need {recommended / GB:.0f} GB", fix)
+    return DoctorFinding(check, FindingState.OK, what)
 
 
 def _free_memory() -> int | None:

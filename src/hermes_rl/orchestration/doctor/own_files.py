@@ -1,10 +1,10 @@
 """Checks of hermes-rl's own files: keys, the engine's environment and runs."""
 
 from hermes_rl.core.paths import rl_home
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 from hermes_rl.orchestration.key_file import permission_problem, read_keys
 from hermes_rl.orchestration.keys import key_file, key_names, lookup_key, mask_value
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.derive import LivePhase, StatusFacts, live_phase
 from hermes_rl.orchestration.status.inspect import gather_facts, run_folders
 
@@ -17,11 +17,11 @@ def key_file_permissions() -> list[DoctorFinding]:
         problem = permission_problem(file, file.stat())
     except FileNotFoundError:
         what = f"{file} does not exist: no key is set"
-        return [DoctorFinding("key file", State.ABSENT, what, "hermes-rl config set NAME")]
+        return [DoctorFinding("key file", FindingState.ABSENT, what, "hermes-rl config set NAME")]
     if problem:
-        return [DoctorFinding("key file", State.MISSING, f"{problem[0]}, so runs reject it", problem[1])]
+        return [DoctorFinding("key file", FindingState.MISSING, f"{problem[0]}, so runs reject it", problem[1])]
     read_keys(file)
-    return [DoctorFinding("key file", State.OK, f"{file} is readable only by you")]
+    return [DoctorFinding("key file", FindingState.OK, f"{file} is readable only by you")]
 
 
 def known_keys() -> list[DoctorFinding]:
@@ -32,27 +32,31 @@ def engine_environment() -> list[DoctorFinding]:
     home = rl_home() / "engines"
     complete = sorted(marker.parent for marker in home.glob("skyrl-*/complete"))
     if complete:
-        return [DoctorFinding("engine", State.OK, f"the self-hosted engine's environment is ready: {complete[-1]}")]
+        return [
+            DoctorFinding("engine", FindingState.OK, f"the self-hosted engine's environment is ready: {complete[-1]}")
+        ]
     what = "no environment for a self-hosted engine yet; the first start creates it: 1.1 GB, about two minutes"
-    return [DoctorFinding("engine", State.ABSENT, what, "hermes-rl engine start --model MODEL")]
+    return [DoctorFinding("engine", FindingState.ABSENT, what, "hermes-rl engine start --model MODEL")]
 
 
 def runs() -> list[DoctorFinding]:
     """Interrupted runs, and ended runs that left processes behind."""
     findings = [finding for run_id in _run_ids() if (finding := _run(run_id))]
     if not findings:
-        return [DoctorFinding("runs", State.OK, "none is interrupted, and none left a process behind")]
+        return [DoctorFinding("runs", FindingState.OK, "none is interrupted, and none left a process behind")]
     more = len(findings) - _SHOWN
-    rest = [DoctorFinding("runs", State.WARN, f"and {more} more", "hermes-rl run list")] if more > 0 else []
+    rest = [DoctorFinding("runs", FindingState.WARN, f"and {more} more", "hermes-rl run list")] if more > 0 else []
     return [*findings[:_SHOWN], *rest]
 
 
 def _key(name: str, purpose: str) -> DoctorFinding:
     found = lookup_key(name)
     if found is None:
-        return DoctorFinding(f"key {name}", State.ABSENT, f"not set; for {purpose}", f"hermes-rl config set {name}")
+        return DoctorFinding(
+            f"key {name}", FindingState.ABSENT, f"not set; for {purpose}", f"hermes-rl config set {name}"
+        )
     where = "in a variable" if found.source == "variable" else "in the key file"
-    return DoctorFinding(f"key {name}", State.OK, f"{mask_value(found.value)} {where}; for {purpose}")
+    return DoctorFinding(f"key {name}", FindingState.OK, f"{mask_value(found.value)} {where}; for {purpose}")
 
 
 def _run_ids() -> list[str]:
@@ -63,14 +67,18 @@ def _run_ids() -> list[str]:
 def _run(run_id: str) -> DoctorFinding | None:
     check, facts = f"run {run_id}", gather_facts(run_id)
     if facts.unreadable:
-        return DoctorFinding(check, State.WARN, facts.unreadable, f"hermes-rl run status {run_id}")
+        return DoctorFinding(check, FindingState.WARN, facts.unreadable, f"hermes-rl run status {run_id}")
     phase = live_phase(facts)
     if phase is LivePhase.INTERRUPTED:
-        return DoctorFinding(check, State.WARN, "interrupted: its processes are gone", f"hermes-rl run resume {run_id}")
+        return DoctorFinding(
+            check, FindingState.WARN, "interrupted: its processes are gone", f"hermes-rl run resume {run_id}"
+        )
     leftover = _leftover_pids(facts)
     if phase.ended and leftover:
         pids = " ".join(map(str, leftover))
-        return DoctorFinding(check, State.WARN, f"{phase}, but some of its processes still run: {pids}", f"kill {pids}")
+        return DoctorFinding(
+            check, FindingState.WARN, f"{phase}, but some of its processes still run: {pids}", f"kill {pids}"
+        )
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 
 from hermes_rl.orchestration.doctor import installed, machine, own_files, sandboxes
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 
 Findings = list[DoctorFinding]
 Report = Callable[[int, str], object]
@@ -64,9 +64,13 @@ async def _run_check(check: DoctorCheck) -> Findings:
         async with asyncio.timeout(check.deadline):
             return await (check.run() if iscoroutinefunction(check.run) else _run_in_thread(check))
     except TimeoutError:
-        return [DoctorFinding(check.name, State.WARN, f"no answer within {check.deadline:g} s", "hermes-rl doctor")]
+        return [
+            DoctorFinding(check.name, FindingState.WARN, f"no answer within {check.deadline:g} s", "hermes-rl doctor")
+        ]
     except Exception as error:  # noqa: BLE001 - a failed check must not stop the others
-        return [DoctorFinding(check.name, State.WARN, f"the check itself failed: {type(error).__name__}: {error}")]
+        return [
+            DoctorFinding(check.name, FindingState.WARN, f"the check itself failed: {type(error).__name__}: {error}")
+        ]
 
 
 async def _run_in_thread(check: DoctorCheck) -> Findings:

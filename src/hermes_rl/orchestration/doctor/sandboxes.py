@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from hermes_rl.core.errors import ConfigError, SandboxError
-from hermes_rl.orchestration.doctor.result import DoctorFinding, State
+from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 from hermes_rl.sandbox.backends.registry import AUTO, make_backend
 from hermes_rl.sandbox.reaper import reap
 
@@ -22,23 +22,25 @@ async def sandboxes() -> list[DoctorFinding]:
     problem = await _start_problem("bubblewrap")
     others = await asyncio.gather(*(_program(name, programs) for name, programs in PROGRAMS.items()))
     if problem is None:
-        return [DoctorFinding("sandbox bubblewrap", State.OK, "a sandbox started and ran a command"), *others]
-    first = DoctorFinding("sandbox bubblewrap", State.ABSENT, problem, _INSTALL if sys.platform == "linux" else None)
+        return [DoctorFinding("sandbox bubblewrap", FindingState.OK, "a sandbox started and ran a command"), *others]
+    first = DoctorFinding(
+        "sandbox bubblewrap", FindingState.ABSENT, problem, _INSTALL if sys.platform == "linux" else None
+    )
     # `auto` falls back to docker, so it is checked too, although that may pull an image.
     docker_problem = await _start_problem("docker")
     if docker_problem is None:
-        started = DoctorFinding("sandbox docker", State.OK, "a sandbox started and ran a command")
+        started = DoctorFinding("sandbox docker", FindingState.OK, "a sandbox started and ran a command")
         return [first, started, *(finding for finding in others if finding.check != started.check)]
     what = f"none of {', '.join(AUTO)} works here, so no rollout can run commands. docker: {docker_problem}"
-    return [first, *others, DoctorFinding("sandbox", State.MISSING, what, _INSTALL)]
+    return [first, *others, DoctorFinding("sandbox", FindingState.MISSING, what, _INSTALL)]
 
 
 async def leftover_sandboxes() -> list[DoctorFinding]:
     leftover = await reap(dry_run=True)
     if not leftover.removed:
-        return [DoctorFinding("left sandboxes", State.OK, "none from dead processes")]
+        return [DoctorFinding("left sandboxes", FindingState.OK, "none from dead processes")]
     what = f"{len(leftover.removed)} sandboxes of {leftover.owners} dead processes; the next run removes them too"
-    return [DoctorFinding("left sandboxes", State.WARN, what, "hermes-rl sandbox reap")]
+    return [DoctorFinding("left sandboxes", FindingState.WARN, what, "hermes-rl sandbox reap")]
 
 
 async def _start_problem(name: str) -> str | None:
@@ -63,7 +65,9 @@ async def _program(name: str, programs: tuple[str, ...]) -> DoctorFinding:
     """Whether an engine's program is installed and responds, without starting a sandbox."""
     check, found = f"sandbox {name}", next(filter(None, map(shutil.which, programs)), None)
     if found is None:
-        return DoctorFinding(check, State.ABSENT, f"no program {' or '.join(programs)}; for terminal_backend {name}")
+        return DoctorFinding(
+            check, FindingState.ABSENT, f"no program {' or '.join(programs)}; for terminal_backend {name}"
+        )
     retry = f"{found} version"
     process = await asyncio.create_subprocess_exec(
         found,
@@ -76,12 +80,12 @@ async def _program(name: str, programs: tuple[str, ...]) -> DoctorFinding:
         async with asyncio.timeout(_VERSION_S):
             _, stderr = await process.communicate()
     except TimeoutError:
-        return DoctorFinding(check, State.WARN, f"{found} did not respond within {_VERSION_S:.0f} s", retry)
+        return DoctorFinding(check, FindingState.WARN, f"{found} did not respond within {_VERSION_S:.0f} s", retry)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
         error = (stderr.decode(errors="replace").strip().splitlines() or ["no error message"])[-1]
-        return DoctorFinding(check, State.ABSENT, f"{found} is installed but does not work: {error}", retry)
-    return DoctorFinding(check, State.OK, f"{found} responds; to try it: hermes-rl sandbox check {name}")
+        return DoctorFinding(check, FindingState.ABSENT, f"{found} is installed but does not work: {error}", retry)
+    return DoctorFinding(check, FindingState.OK, f"{found} responds; to try it: hermes-rl sandbox check {name}")

@@ -21,16 +21,16 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.trajectory import Group
 from hermes_rl.orchestration.inference_test import parent_guard
 from hermes_rl.orchestration.inference_test.candidates import CandidateModel, Model, parse_candidates
-from hermes_rl.orchestration.inference_test.outputs import Outputs, open_outputs
-from hermes_rl.orchestration.inference_test.verdict import (
+from hermes_rl.orchestration.inference_test.checks import (
     InferenceCheck,
     ModelVerdict,
     compute_checks,
     compute_metrics,
     merge_checks,
 )
+from hermes_rl.orchestration.inference_test.outputs import Outputs, open_outputs
 from hermes_rl.orchestration.keys import key_variables, referenced_keys
-from hermes_rl.orchestration.paths import inference_tests_home
+from hermes_rl.orchestration.run_paths import inference_tests_home
 from hermes_rl.store.records import read_groups
 
 # Each model runs in a subprocess, `hermes-rl process`, with a time limit. After a timeout, a cancellation or the death

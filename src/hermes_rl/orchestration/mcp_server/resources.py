@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.curve import curve_png
 from hermes_rl.orchestration.status.logs import log_lines, log_parts
 from hermes_rl.orchestration.status.run_list import list_runs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.orchestration.mcp_server import resources
-from hermes_rl.orchestration.mcp_server.sessions import DRAFT, DRAFT_SCHEMA, choose_draft, with_draft
+from hermes_rl.orchestration.mcp_server.draft_choice import DRAFT, DRAFT_SCHEMA, choose_draft, with_draft
 from hermes_rl.orchestration.rl_tools.context import CallerContext, RunFunctions
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, RlTool, call_rl_tool
 from hermes_rl.orchestration.rl_tools.errors import RefusalError

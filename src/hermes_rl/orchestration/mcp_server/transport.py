@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.http.auth import AuthMiddleware
 from hermes_rl.http.server import allowed_hosts, listen, serve
+from hermes_rl.orchestration.mcp_server.draft_choice import PREFIX, hashed_session, new_session
 from hermes_rl.orchestration.mcp_server.server import rl_server
-from hermes_rl.orchestration.mcp_server.sessions import PREFIX, hashed_session, new_session
-from hermes_rl.orchestration.paths import drafts_home
-from hermes_rl.orchestration.rl_tools.drafts import delete_session
+from hermes_rl.orchestration.rl_tools.session_draft import delete_session
+from hermes_rl.orchestration.run_paths import drafts_home
 
 if TYPE_CHECKING:
     from mcp.server import ServerRequestContext

@@ -17,7 +17,7 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.orchestration.run_file import EngineEntry
-from hermes_rl.orchestration.secret_scan import holds_secret
+from hermes_rl.orchestration.secret_settings import holds_secret
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.training.config import TrainerSettings
 

@@ -17,8 +17,8 @@ from hermes_rl.core.file_lock import wait_for_lock
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
-from hermes_rl.orchestration.paths import is_folder_name
 from hermes_rl.orchestration.replicas.types import Fleet, FleetFacts
+from hermes_rl.orchestration.run_paths import is_folder_name
 
 LOCK_TIMEOUT = 5.0
 MAX_REPLICAS = 4096

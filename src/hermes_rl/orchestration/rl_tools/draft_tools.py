@@ -14,8 +14,8 @@ from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
 from hermes_rl.orchestration.rl_tools.context import CallerContext
-from hermes_rl.orchestration.rl_tools.drafts import clear_started, locked_session, require_draft
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
+from hermes_rl.orchestration.rl_tools.session_draft import clear_started, locked_session, require_draft
 from hermes_rl.tools.tool import tool
 
 TIPS = [

@@ -12,7 +12,7 @@ from typing import Any
 from hermes_rl.orchestration.requirements import missing_for_toolset
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, call_rl_tool
-from hermes_rl.orchestration.rl_tools.drafts import delete_session
+from hermes_rl.orchestration.rl_tools.session_draft import delete_session
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import Toolset

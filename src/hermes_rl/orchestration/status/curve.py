@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.status.chart import Series, render_chart
 from hermes_rl.orchestration.status.metrics import RunMetrics, finite_number, read_run_metrics
-from hermes_rl.orchestration.status.plot import Series, render_chart
 from hermes_rl.orchestration.status.status import InspectedRun, inspect_run
 
 ENVIRONMENT_PREFIX = "reward/environment/"

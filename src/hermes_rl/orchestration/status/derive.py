@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hermes_rl.orchestration.states import PartState, PartStatus, RunState
+from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, RunState
 
 # A supervisor touches its lock five times a second; after this long without, it is stuck.
 SILENCE_LIMIT = 4.0
@@ -102,16 +102,16 @@ def live_phase(facts: StatusFacts) -> LivePhase:
     return _derive_phase(facts)[0]
 
 
-def part_status(part: PartStatus, facts: ComponentFacts) -> str:
+def part_status(part: ComponentStatus, facts: ComponentFacts) -> str:
     """waiting, starting, running, stopping, `exited (CODE)`, `killed by SIGNAL`, or `not started`."""
-    if part.state is PartState.WAITING:
+    if part.state is ComponentState.WAITING:
         return "waiting"
-    if part.state is PartState.EXITED:
+    if part.state is ComponentState.EXITED:
         code = facts.exit_code if part.exit_code is None else part.exit_code
         return NOT_STARTED if code is None and not facts.started else describe_exit(code)
     if facts.process:
-        return {PartState.STARTING: "starting", PartState.READY: "running"}.get(part.state, "stopping")
-    if part.state is PartState.STARTING and part.process is None and facts.exit_code is None:
+        return {ComponentState.STARTING: "starting", ComponentState.READY: "running"}.get(part.state, "stopping")
+    if part.state is ComponentState.STARTING and part.process is None and facts.exit_code is None:
         return "starting" if facts.shim else "waiting"
     return describe_exit(facts.exit_code)
 

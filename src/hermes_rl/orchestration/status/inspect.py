@@ -11,9 +11,9 @@ from typing import Any
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json
-from hermes_rl.orchestration.paths import MAX_ID_LENGTH, RunPaths, is_folder_name, runs_home
 from hermes_rl.orchestration.run_file import RunFile, read_run_file
-from hermes_rl.orchestration.states import PartStatus, RunState, read_state
+from hermes_rl.orchestration.run_paths import MAX_ID_LENGTH, RunPaths, is_folder_name, runs_home
+from hermes_rl.orchestration.run_state import ComponentStatus, RunState, read_state
 from hermes_rl.orchestration.status.derive import ComponentFacts, StatusFacts
 
 STOP = "stop"
@@ -93,13 +93,13 @@ def _read_state(path: Path) -> tuple[RunState | None, str | None]:
     return state, f"{path} cannot be read: it is incomplete" if state is None and path.exists() else None
 
 
-def _component_facts(paths: RunPaths, name: str, part: PartStatus) -> ComponentFacts:
+def _component_facts(paths: RunPaths, name: str, part: ComponentStatus) -> ComponentFacts:
     shim, process = (bool(identity and identity.alive()) for identity in (part.keeper, part.process))
     note = {} if process else _read_object(paths.part(name) / "note.json")
     return ComponentFacts(shim, process, _noted_exit_code(paths, name, part, note), started=process or bool(note))
 
 
-def _noted_exit_code(paths: RunPaths, name: str, part: PartStatus, note: dict[str, Any]) -> int | None:
+def _noted_exit_code(paths: RunPaths, name: str, part: ComponentStatus, note: dict[str, Any]) -> int | None:
     """The exit code that the shim of this launch noted, which the supervisor may not have seen yet."""
     code = note.get("exit_code")
     known = part.process is None or note.get("process") in (None, asdict(part.process))

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import RunFile
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.sinks.metrics_file import read_metrics
 
 TRAINER_FILE = "metrics.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.curve import draw_curve
 from hermes_rl.orchestration.status.derive import LivePhase
 from hermes_rl.orchestration.status.metrics import RunEvaluation, RunMetrics, finite_number, read_run_metrics

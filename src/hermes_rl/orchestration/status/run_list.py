@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core import fast_json
-from hermes_rl.orchestration.paths import RunPaths, runs_database
 from hermes_rl.orchestration.run_file import RunFile
+from hermes_rl.orchestration.run_paths import RunPaths, runs_database
 from hermes_rl.orchestration.status.derive import LivePhase, StatusFacts, derive_status
 from hermes_rl.orchestration.status.inspect import find_run_file, read_facts, run_folders
 from hermes_rl.orchestration.status.metrics import TRAINER_FILE

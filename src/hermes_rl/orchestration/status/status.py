@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.replicas.state_file import FleetPaths, read_fleet_state
 from hermes_rl.orchestration.run_file import RunFile
-from hermes_rl.orchestration.states import PartStatus
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import ComponentStatus
 from hermes_rl.orchestration.status.derive import (
     ComponentFacts,
     DerivedStatus,
@@ -28,7 +28,7 @@ from hermes_rl.orchestration.status.metrics import (
     read_run_metrics,
 )
 from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
-from hermes_rl.orchestration.status.throttle import (
+from hermes_rl.orchestration.status.status_cache import (
     THROTTLE_SECONDS,
     describe_changes,
     notable,
@@ -175,7 +175,9 @@ def expected_parts(run_file: RunFile | None) -> list[str]:
 def process_fields(run: InspectedRun) -> dict[str, dict[str, Any]]:
     parts = run.facts.state.parts if run.facts.state else {}
     return {
-        name: _component_fields(run, name, parts.get(name, PartStatus()), run.facts.parts.get(name, ComponentFacts()))
+        name: _component_fields(
+            run, name, parts.get(name, ComponentStatus()), run.facts.parts.get(name, ComponentFacts())
+        )
         for name in run.parts
     }
 
@@ -221,7 +223,7 @@ def _throttled_metrics(
     return {**numbers, "news": describe_changes(last, seen), "next_check_in_seconds": next_check}
 
 
-def _component_fields(run: InspectedRun, name: str, part: PartStatus, facts: ComponentFacts) -> dict[str, Any]:
+def _component_fields(run: InspectedRun, name: str, part: ComponentStatus, facts: ComponentFacts) -> dict[str, Any]:
     replicas = _replica_fields(run.run_file, name)
     return {
         "status": part_status(part, facts),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import write_atomic_json
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 
 if __name__ == "__main__":
     # The caller waits for this process only; the child is detached.

@@ -12,16 +12,16 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import RunFile, read_run_file
-from hermes_rl.orchestration.states import Phase, RunState, read_state
-from hermes_rl.orchestration.supervision.components import RunPlan
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import Phase, RunState, read_state
+from hermes_rl.orchestration.supervision.component_processes import supervisor_command
 from hermes_rl.orchestration.supervision.desired_state import read_desired_state, write_desired_state
 from hermes_rl.orchestration.supervision.failover import start_supervisor
 from hermes_rl.orchestration.supervision.lifecycle import DesiredRun
-from hermes_rl.orchestration.supervision.plan import build_plan
+from hermes_rl.orchestration.supervision.plan_builder import build_plan
 from hermes_rl.orchestration.supervision.process_tags import lock_is_free
-from hermes_rl.orchestration.supervision.processes import supervisor_command
+from hermes_rl.orchestration.supervision.run_plan import RunPlan
 from hermes_rl.orchestration.supervision.store_record import write_record
 
 POLL_INTERVAL = 0.1

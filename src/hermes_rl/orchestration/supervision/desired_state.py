@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.lifecycle import DesiredRun
 
 

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hermes_rl.orchestration.states import PartState, Phase
-from hermes_rl.orchestration.supervision.component_state import (
+from hermes_rl.orchestration.run_state import ComponentState, Phase
+from hermes_rl.orchestration.supervision.component import (
     Component,
     ComponentObservation,
     apply_observation,
     mark_starting,
     mark_stopping,
 )
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 # How long the trainer may go on with queued groups after every environment has finished.
 STARVED_SECONDS = 300.0
@@ -122,7 +122,7 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
     _, may_stay = _allowed(progress)
     components = {}
     for plan in progress.plan:
-        needs_ready = all(progress.components[need].state is PartState.READY for need in plan.needs)
+        needs_ready = all(progress.components[need].state is ComponentState.READY for need in plan.needs)
         components[plan.name] = apply_observation(
             plan,
             progress.components[plan.name],
@@ -214,25 +214,27 @@ def _step_component(  # noqa: PLR0911 (a case a line)
     """Start it when it may start, kill it when it overstays, restart it when the URL of one of its needs changed."""
     component = progress.components[plan.name]
     match component.state:
-        case PartState.WAITING if progress.ending is not None and not may_start:
-            return replace(component, state=PartState.EXITED, since=now), [
+        case ComponentState.WAITING if progress.ending is not None and not may_start:
+            return replace(component, state=ComponentState.EXITED, since=now), [
                 KillComponent(plan.name)
             ] if seen.alive else []
-        case PartState.WAITING | PartState.EXITED if seen.alive:
+        case ComponentState.WAITING | ComponentState.EXITED if seen.alive:
             return component, [KillComponent(plan.name)]
-        case PartState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
+        case ComponentState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
             need_urls = {need: progress.components[need].url or "" for need in plan.needs}
             return mark_starting(component, need_urls, now), [StartComponent(plan.name, need_urls)]
-        case PartState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
+        case ComponentState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
             return component, [KillComponent(plan.name)]
-        case PartState.STOPPING if not component.stop_sent and may_stay:
+        case ComponentState.STOPPING if not component.stop_sent and may_stay:
             return replace(component, stop_sent=True), [StopComponent(plan.name)]
-        case PartState.STOPPING if not component.stop_sent:
+        case ComponentState.STOPPING if not component.stop_sent:
             # The run is ending, and will stop this component in its order.
-            return replace(component, state=PartState.STARTING, since=now, failure=None), []
-        case PartState.STARTING | PartState.READY if component.is_stuck(now) or (seen.process and not seen.shim):
+            return replace(component, state=ComponentState.STARTING, since=now, failure=None), []
+        case ComponentState.STARTING | ComponentState.READY if component.is_stuck(now) or (
+            seen.process and not seen.shim
+        ):
             return component, [KillComponent(plan.name)]
-        case PartState.STARTING | PartState.READY if may_start and _need_moved(progress, component):
+        case ComponentState.STARTING | ComponentState.READY if may_start and _need_moved(progress, component):
             return replace(mark_stopping(component, now), restart_after_stop=True), [StopComponent(plan.name)]
     return component, []
 
@@ -241,13 +243,13 @@ def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
     if plan.role is Role.EXPORT and not all(_is_down(environment) for environment in environments):
         return False
-    return all(progress.components[need].state is PartState.READY for need in plan.needs)
+    return all(progress.components[need].state is ComponentState.READY for need in plan.needs)
 
 
 def _need_moved(progress: RunProgress, component: Component) -> bool:
     """Whether a component it needs now has another URL than it was started with."""
     return any(
-        progress.components[need].state is PartState.READY and progress.components[need].url != url
+        progress.components[need].state is ComponentState.READY and progress.components[need].url != url
         for need, url in component.need_urls.items()
     )
 
@@ -262,20 +264,23 @@ def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: 
     ]
     highest = max((plan.role.rank for plan in left), default=-1)
     for plan in left:
-        if plan.role.rank == highest and progress.components[plan.name].state in {PartState.STARTING, PartState.READY}:
+        if plan.role.rank == highest and progress.components[plan.name].state in {
+            ComponentState.STARTING,
+            ComponentState.READY,
+        }:
             yield plan
 
 
 def _is_down(component: Component) -> bool:
-    return component.state in {PartState.WAITING, PartState.EXITED}
+    return component.state in {ComponentState.WAITING, ComponentState.EXITED}
 
 
 def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:
     if progress.ending is not None:
-        over = all(progress.components[plan.name].state is PartState.EXITED for plan in progress.plan)
+        over = all(progress.components[plan.name].state is ComponentState.EXITED for plan in progress.plan)
         over = over and not any(seen.alive for seen in observation.components.values())
         return progress.ending if over else Phase.STOPPING
     plans = progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)
     services = [progress.components[plan.name] for plan in plans]
-    ready = all(service.state is PartState.READY or service.done for service in services)
+    ready = all(service.state is ComponentState.READY or service.done for service in services)
     return Phase.RUNNING if ready else progress.phase

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hermes_rl.core import fast_json
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 REQUEST_TIMEOUT = 5.0
 # Frequent while others wait for it, infrequent once only its loss matters.

@@ -8,9 +8,9 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from hermes_rl.orchestration.paths import RunPaths, runs_database
 from hermes_rl.orchestration.run_file import RunFile, read_run_file
-from hermes_rl.orchestration.states import Phase
+from hermes_rl.orchestration.run_paths import RunPaths, runs_database
+from hermes_rl.orchestration.run_state import Phase
 
 log = logging.getLogger(__name__)
 

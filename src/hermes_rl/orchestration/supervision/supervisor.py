@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.states import PartState, PartStatus, Phase, RunState, read_state
-from hermes_rl.orchestration.supervision.component_state import Component
-from hermes_rl.orchestration.supervision.components import Role, read_plan
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState, read_state
+from hermes_rl.orchestration.supervision.component import Component
+from hermes_rl.orchestration.supervision.component_processes import AdoptedComponent, ComponentProcesses
 from hermes_rl.orchestration.supervision.desired_state import DesiredState, read_desired_state
 from hermes_rl.orchestration.supervision.lifecycle import (
     KillComponent,
@@ -28,7 +28,7 @@ from hermes_rl.orchestration.supervision.lifecycle import (
     decide,
 )
 from hermes_rl.orchestration.supervision.process_tags import try_lock
-from hermes_rl.orchestration.supervision.processes import AdoptedComponent, ComponentProcesses
+from hermes_rl.orchestration.supervision.run_plan import Role, read_plan
 from hermes_rl.orchestration.supervision.store_record import RunRecord
 from hermes_rl.tracing.setup import Tracing, export_span
 
@@ -173,9 +173,9 @@ class Supervisor:
             attempt=self._times.attempt,
         )
 
-    def _component_status(self, name: str, component: Component) -> PartStatus:
+    def _component_status(self, name: str, component: Component) -> ComponentStatus:
         shim, process = self._processes.live_identities(name)
-        return PartStatus(
+        return ComponentStatus(
             state=component.state,
             keeper=shim,
             process=process,
@@ -210,11 +210,11 @@ def restore_progress(
         component = new
         status = saved.parts.get(name) if saved is not None else None
         if saved is not None and status is not None:
-            was_ready = status.state is PartState.READY or saved.phase is Phase.RUNNING
+            was_ready = status.state is ComponentState.READY or saved.phase is Phase.RUNNING
             component = replace(component, restarts=status.restarts, was_ready=was_ready, url=status.url)
-        ended_unseen = status is not None and status.state is not PartState.WAITING
+        ended_unseen = status is not None and status.state is not ComponentState.WAITING
         if name in adopted and (adopted[name].alive or ended_unseen):
-            component = replace(component, state=PartState.STARTING, since=now, need_urls=adopted[name].need_urls)
+            component = replace(component, state=ComponentState.STARTING, since=now, need_urls=adopted[name].need_urls)
         components[name] = component
     if saved is None:
         return replace(progress, components=components)

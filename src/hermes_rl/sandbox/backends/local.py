@@ -15,8 +15,8 @@ from typing import Any
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox.guest_agent import client
 from hermes_rl.sandbox.guest_agent.client import PROGRAM, GuestAgentSandbox, base_environment
-from hermes_rl.sandbox.guest_agent.pipe_transport import PipeTransport
-from hermes_rl.sandbox.images.builder import Image, ImageBuilder, ImageStore, materialize
+from hermes_rl.sandbox.guest_agent.socket_transport import SocketTransport
+from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.process_tree import kill_by_argument
 from hermes_rl.sandbox.protocol import probe_by_command
@@ -79,7 +79,7 @@ class LocalSandbox(GuestAgentSandbox):
     """A directory on the host and the processes started for it."""
 
     def __init__(self, shared: _LocalState, spec: SandboxSpec) -> None:
-        self._transport = PipeTransport()
+        self._transport = SocketTransport()
         self._directories = (shared.workspaces.create(), shared.workspaces.create())
         self.workspace, self.scratch = map(str, self._directories)
         super().__init__(self._transport.guest, env={**base_environment(self.workspace), **spec.env})

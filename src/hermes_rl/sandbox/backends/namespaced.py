@@ -15,7 +15,7 @@ from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox import cgroups
 from hermes_rl.sandbox.backends.bwrap_arguments import fresh_uid, require_enterable
 from hermes_rl.sandbox.guest_agent.client import GuestAgentSandbox, base_environment
-from hermes_rl.sandbox.guest_agent.pipe_transport import PipeTransport
+from hermes_rl.sandbox.guest_agent.socket_transport import SocketTransport
 from hermes_rl.sandbox.images.materialize import Image
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE
@@ -50,7 +50,7 @@ class NamespacedSandbox(GuestAgentSandbox):
     """One sandbox. `owner` is the uid it runs under; `baking` runs the setup of an image as root."""
 
     def __init__(self, shared: NamespacedState, owner: int | None, spec: SandboxSpec, *, baking: bool = False) -> None:
-        self._transport = PipeTransport()
+        self._transport = SocketTransport()
         user = {"HOME": "/root", "USER": ROOT} if baking else {}
         super().__init__(self._transport.guest, env={**base_environment(WORKSPACE), **user, **spec.env})
         self._baking = baking

@@ -24,7 +24,7 @@ from hermes_rl.sandbox.backends.bwrap_arguments import (
 from hermes_rl.sandbox.backends.namespaced import NamespacedSandbox, NamespacedState, reap_cgroups, start_within
 from hermes_rl.sandbox.guest_agent import client
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, PROGRAM
-from hermes_rl.sandbox.images.builder import Image, ImageBuilder, ImageStore, materialize
+from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, probe_by_command
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, resolve_spec

@@ -17,7 +17,7 @@ from typing import Any
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox.backends.ssh_connections import Address, Connections, Session
 from hermes_rl.sandbox.guest_agent.client import PROGRAM, GuestAgent, GuestAgentSandbox, base_environment
-from hermes_rl.sandbox.images.builder import Image, ImageBuilder, ImageStore, materialize
+from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import PROBE_TIMEOUT
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, resolve_spec

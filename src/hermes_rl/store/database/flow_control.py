@@ -7,9 +7,9 @@ that asks most often does not take everything.
 
 from dataclasses import dataclass, replace
 
-from hermes_rl.store.database.queries import SqlDialect, Transaction, execute, take_lock
 from hermes_rl.store.database.queue import Claim, Share, fair_room, room
 from hermes_rl.store.database.registrations import heartbeat
+from hermes_rl.store.database.transactions import SqlDialect, Transaction, execute, take_lock
 from hermes_rl.store.database.views import Backlog, Status, status
 
 

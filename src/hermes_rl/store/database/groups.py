@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_rl.store.database.errors import UnknownEnvironmentError
-from hermes_rl.store.database.queries import (
+from hermes_rl.store.database.rows import GroupRow, rollout_id
+from hermes_rl.store.database.transactions import (
     SqlDialect,
     Transaction,
     database_time,
@@ -22,7 +23,6 @@ from hermes_rl.store.database.queries import (
     insert_rows,
     placeholders,
 )
-from hermes_rl.store.database.rows import GroupRow, rollout_id
 
 ROLLOUT_COLUMNS = (
     "number, item_id, seed, score, stop_reason, failure, cause, withheld, turns, sequences, tokens, "

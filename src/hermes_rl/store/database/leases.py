@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from hermes_rl.store.database.errors import LeaseLostError, UnknownTrainerError
-from hermes_rl.store.database.queries import (
+from hermes_rl.store.database.queue import QueuedGroup, Share, choose_batch
+from hermes_rl.store.database.transactions import (
     Row,
     SqlDialect,
     Transaction,
@@ -18,7 +19,6 @@ from hermes_rl.store.database.queries import (
     fetch_one,
     take_lock,
 )
-from hermes_rl.store.database.queue import QueuedGroup, Share, choose_batch
 
 
 @dataclass(frozen=True, slots=True)

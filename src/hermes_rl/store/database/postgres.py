@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.errors import StoreError, StoreFullError, StoreUnavailableError
-from hermes_rl.store.database.queries import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
+from hermes_rl.store.database.transactions import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
 
 if TYPE_CHECKING:
     import psycopg

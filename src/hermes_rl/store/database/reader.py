@@ -21,9 +21,9 @@ from hermes_rl.store.database.postgres import (
     load_psycopg,
     number_placeholders,
 )
-from hermes_rl.store.database.queries import Row
 from hermes_rl.store.database.schema import MIGRATIONS
 from hermes_rl.store.database.sqlite import DIALECT as SQLITE
+from hermes_rl.store.database.transactions import Row
 
 CACHE_KB = 4_096
 BUSY_SECONDS = 5.0

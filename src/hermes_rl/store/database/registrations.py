@@ -14,8 +14,16 @@ from typing import Any
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.errors import UnknownEnvironmentError, VersionUsedError
-from hermes_rl.store.database.queries import Row, SqlDialect, Transaction, database_time, execute, fetch_one, take_lock
 from hermes_rl.store.database.rows import sanitize_text
+from hermes_rl.store.database.transactions import (
+    Row,
+    SqlDialect,
+    Transaction,
+    database_time,
+    execute,
+    fetch_one,
+    take_lock,
+)
 
 NEEDS = ("logprobs", "versions", "one_sequence")
 ENVIRONMENT_COLUMNS = (

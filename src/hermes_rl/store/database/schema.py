@@ -7,7 +7,7 @@ group's state is kept in small rows of other tables.
 from collections.abc import Sequence
 
 from hermes_rl.store.database.errors import NewerSchemaError
-from hermes_rl.store.database.queries import SqlDialect, Transaction, execute, fetch_one, take_lock
+from hermes_rl.store.database.transactions import SqlDialect, Transaction, execute, fetch_one, take_lock
 
 # Each index adds a page or more to every commit, so there is none by score: rollouts are searched from the newest on.
 # `place` orders the queue, and a rollout's id combines its group's place and its number, see rows.py.

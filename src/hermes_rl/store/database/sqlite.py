@@ -17,8 +17,8 @@ from threading import Thread
 from typing import Any
 
 from hermes_rl.store.database.errors import StoreError, StoreFullError, StoreUnavailableError
-from hermes_rl.store.database.queries import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
 from hermes_rl.store.database.sqlite_log import BUSY_SECONDS, WalCheckpointer, open_connection
+from hermes_rl.store.database.transactions import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
 
 MAX_SHARED = 128
 # Groups of this size are written and on disk in a few hundredths of a second.

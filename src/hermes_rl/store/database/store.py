@@ -19,11 +19,11 @@ from hermes_rl.store.database.groups import AddResult, NewGroup, Retention, Stor
 from hermes_rl.store.database.ingest_stats import IngestStats
 from hermes_rl.store.database.leases import BatchLease
 from hermes_rl.store.database.postgres import URL_PREFIXES, PostgresEngine
-from hermes_rl.store.database.queries import DatabaseEngine
 from hermes_rl.store.database.registrations import EnvironmentRow, TrainerRow
 from hermes_rl.store.database.rows import read_rows, read_texts
 from hermes_rl.store.database.schema import MIGRATIONS, migrate, schema_version
 from hermes_rl.store.database.sqlite import SQLiteEngine
+from hermes_rl.store.database.transactions import DatabaseEngine
 from hermes_rl.store.database.views import Metric, OutcomeTally, RolloutPage, RolloutQuery, Run, Status
 
 # Batches do not wait for an environment without a heartbeat for this many seconds.

@@ -14,10 +14,10 @@ from typing import Any
 from hermes_rl.core import fast_json
 from hermes_rl.store.database.groups import ROLLOUT_COLUMNS
 from hermes_rl.store.database.leases import current_version
-from hermes_rl.store.database.queries import SqlDialect, Transaction, database_time, execute, execute_many
 from hermes_rl.store.database.queue import accepted, capacity
 from hermes_rl.store.database.registrations import TrainerRow, latest_trainer
 from hermes_rl.store.database.rows import RolloutRow, sanitize_text
+from hermes_rl.store.database.transactions import SqlDialect, Transaction, database_time, execute, execute_many
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.inference.tokens.chat_format import ChatFormat
-from hermes_rl.inference.tokens.completion import Finish, Sampled
+from hermes_rl.inference.tokens.sampled import Finish, Sampled
 
 
 class Completion(NamedTuple):

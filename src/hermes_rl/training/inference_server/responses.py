@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from hermes_rl.core import fast_json
 from hermes_rl.inference.tokens.chat_format import ChatFormat
-from hermes_rl.inference.tokens.completion import Sampled
+from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.training.inference_server.sampling import PromptSamples
 from hermes_rl.training.inference_server.schemas import StreamOptions
 

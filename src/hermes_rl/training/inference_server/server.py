@@ -21,7 +21,7 @@ from hermes_rl.training.inference_server.metrics import TokenCounts
 from hermes_rl.training.inference_server.routes.chat import chat_routes
 from hermes_rl.training.inference_server.routes.completions import completion_routes
 from hermes_rl.training.inference_server.routes.health import health_routes
-from hermes_rl.training.inference_server.routes.vllm_form import logprob_routes, sglang_routes, vllm_routes
+from hermes_rl.training.inference_server.routes.token_routes import logprob_routes, sglang_routes, vllm_routes
 from hermes_rl.training.inference_server.sampling import CompletionSampler
 from hermes_rl.training.policy import Policy
 from hermes_rl.training.request_batching import CoalescingPolicy

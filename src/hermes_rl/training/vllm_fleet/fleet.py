@@ -19,7 +19,7 @@ from hermes_rl.core.errors import ConfigError, EndpointError
 from hermes_rl.inference.config import APIServerConfig, ServerType
 from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.vllm_fleet.membership import Membership, VllmTimeouts
 from hermes_rl.training.vllm_fleet.routing import ServerState, choose_server, is_server_fault, server_state
 from hermes_rl.training.vllm_fleet.server import AdapterWeights, VllmServer
@@ -134,7 +134,7 @@ class VllmFleet:
         """Wait for a server that can sample; on timeout raises EndpointError with each server's problem."""
         await self._members.wait(timeout)
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         version, answer = await self._call(
             ids, request.n, lambda server, version: server.sample(version, ids, request, self._timeouts.answer)
         )

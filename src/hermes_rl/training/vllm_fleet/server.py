@@ -18,7 +18,7 @@ from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.managed_server import generate
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer
+from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.vllm_fleet.prompt_logprobs import prompt_logprobs, scoring_request
 
 # One prompt token, one completion token: any working model can do it.
@@ -119,7 +119,7 @@ class VllmServer:
             await self._unload(name, timeout)
         del self._names[version]
 
-    async def sample(self, version: int, ids: Sequence[int], request: SamplingRequest, timeout: float) -> Answer:
+    async def sample(self, version: int, ids: Sequence[int], request: SamplingRequest, timeout: float) -> EngineAnswer:
         return await generate(self.endpoint, ids, request, self._names[version], "train", timeout)
 
     async def logprobs(self, version: int, ids: Sequence[int], timeout: float) -> list[float | None]:

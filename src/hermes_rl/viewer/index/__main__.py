@@ -16,9 +16,9 @@ from typing import Any
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.store.database.reader import StoreReader
-from hermes_rl.viewer.index.builder import index_file, index_store
 from hermes_rl.viewer.index.lock import EXIT_LOCKED, try_lock
 from hermes_rl.viewer.index.schema import open_for_writing
+from hermes_rl.viewer.index.update import index_file, index_store
 
 POLL_SECONDS = 0.3
 NICENESS = 5

@@ -11,9 +11,9 @@ from contextlib import closing
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.reader import StoreReader
-from hermes_rl.viewer.index.builder import index_file, index_store
 from hermes_rl.viewer.index.lock import try_lock
 from hermes_rl.viewer.index.schema import index_path, indexes_home, open_for_reading, open_for_writing
+from hermes_rl.viewer.index.update import index_file, index_store
 from hermes_rl.viewer.index.writer import read_facts
 from hermes_rl.viewer.sources.source import RecordSource
 

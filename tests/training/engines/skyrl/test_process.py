@@ -10,12 +10,12 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.training.engines.skyrl import process
-from hermes_rl.training.engines.skyrl.environment import EngineEnvironment
 from hermes_rl.training.engines.skyrl.paths import EnginePaths
 from hermes_rl.training.engines.skyrl.process import EngineSettings, log_tail, start_engine, stop_engine
 from hermes_rl.training.engines.skyrl.record import EngineRecord
+from hermes_rl.training.engines.skyrl.virtualenv import EngineVenv
 
-NOWHERE = EngineEnvironment(Path("/no/environment"))
+NOWHERE = EngineVenv(Path("/no/environment"))
 
 
 def test_the_options_become_skyrls() -> None:
@@ -63,7 +63,7 @@ def test_it_waits_for_the_port_of_one_that_is_ending(tmp_path: Path) -> None:
 
     ending = threading.Timer(0.3, end)
     ending.start()
-    started = start_engine(EngineSettings("/model", name="one"), EngineEnvironment(tmp_path))
+    started = start_engine(EngineSettings("/model", name="one"), EngineVenv(tmp_path))
     ending.join()
     started.process.wait()
     assert started.record.port == port

@@ -8,7 +8,7 @@ import tinker
 
 from hermes_rl.core.errors import ConfigError, ContextFullError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Finish
+from hermes_rl.inference.tokens.sampled import Finish
 from hermes_rl.training.engines.tinker import Calls, TinkerSampler
 from hermes_rl.training.utilization import BusyTimer
 

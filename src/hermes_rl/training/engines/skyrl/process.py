@@ -21,9 +21,9 @@ from pathlib import Path
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.process_identity import process_start_time
-from hermes_rl.training.engines.skyrl.environment import EngineEnvironment, clean_environ
 from hermes_rl.training.engines.skyrl.paths import EnginePaths, engines_home
 from hermes_rl.training.engines.skyrl.record import EngineRecord, read_record
+from hermes_rl.training.engines.skyrl.virtualenv import EngineVenv, clean_environ
 
 INSIDE = Path(__file__).with_name("inside")
 HOST = "127.0.0.1"
@@ -79,7 +79,7 @@ class RunningEngine:
     process: subprocess.Popen[bytes]
 
 
-def start_engine(settings: EngineSettings, environment: EngineEnvironment) -> RunningEngine:
+def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEngine:
     """Start the processes; `wait_until_ready` waits for the engine to be ready."""
     paths = EnginePaths(settings.name)
     paths.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def _acquire_lock(lock: int, name: str, known: EngineRecord | None) -> None:
             return
 
 
-def _environ(environment: EngineEnvironment) -> dict[str, str]:
+def _environ(environment: EngineVenv) -> dict[str, str]:
     cache = engines_home() / "compiled" / environment.key
     defaults = {
         "JAX_COMPILATION_CACHE_DIR": str(cache),

@@ -11,7 +11,7 @@ import tinker
 from hermes_rl.core.errors import ConfigError, ContextFullError
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.inference.token_engines import SamplingRequest
-from hermes_rl.inference.tokens.completion import Answer, Finish, Sampled
+from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.training.engines.protocol import EngineError
 from hermes_rl.training.engines.tinker.calls import Calls
 
@@ -36,7 +36,7 @@ class TinkerSampler:
     ) -> None:
         self._client, self._calls, self._decode, self._context = client, calls, decode, context
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> Answer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
         for name in UNSUPPORTED:
             if getattr(request, name) != getattr(DEFAULTS, name):
                 raise ConfigError(f"the Tinker API does not support {name}; remove it from the sampling parameters")
@@ -58,7 +58,7 @@ class TinkerSampler:
         prompt = tinker.ModelInput.from_ints(list(ids))
         answer = await self._run(self._client.sample_async(prompt, request.n, parameters))
         cut = Finish.LENGTH if max_tokens == request.max_tokens else Finish.CONTEXT
-        return Answer(
+        return EngineAnswer(
             tuple(self._completion(sequence, request.stop, cut) for sequence in answer.sequences), tuple(ids), len(ids)
         )
 

@@ -19,9 +19,8 @@ from typing import Any
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
-from hermes_rl.orchestration.paths import RunPaths
-from hermes_rl.orchestration.supervision.component_state import ComponentObservation
-from hermes_rl.orchestration.supervision.components import ComponentPlan, RunPlan, fill_command
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.ports import free_port, is_taken
 from hermes_rl.orchestration.supervision.probes import Probes
 from hermes_rl.orchestration.supervision.process_tags import (
@@ -31,6 +30,7 @@ from hermes_rl.orchestration.supervision.process_tags import (
     tagged_processes,
     untagged_environ,
 )
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, RunPlan, fill_command
 from hermes_rl.tracing.setup import TRACEPARENT
 
 LOG_BYTES, LOG_FILES = 16 * 2**20, 4

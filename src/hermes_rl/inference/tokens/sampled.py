@@ -23,7 +23,7 @@ class Sampled(NamedTuple):
     finish: Finish
 
 
-class Answer(NamedTuple):
+class EngineAnswer(NamedTuple):
     """An engine's answer: `n` completions, and the prompt and its length as the engine read it, if reported."""
 
     completions: tuple[Sampled, ...]

@@ -1,6 +1,6 @@
 import pytest
 
-from hermes_rl.orchestration.secret_scan import holds_secret
+from hermes_rl.orchestration.secret_settings import holds_secret
 
 
 @pytest.mark.parametrize(

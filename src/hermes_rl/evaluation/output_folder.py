@@ -10,8 +10,8 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
+from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import config_hash
-from hermes_rl.rollout.protocol import Environment
 from hermes_rl.store.records import read_groups
 
 GROUPS, METRICS, SAMPLES = "groups.jsonl", "metrics.json", "samples.jsonl"

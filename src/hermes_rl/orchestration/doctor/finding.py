@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     OK = "ok"
     ABSENT = "absent"
     """Optional: needed only for the purpose in the finding."""
@@ -17,11 +17,11 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
     check: str
-    state: State
+    state: FindingState
     what: str
     mend: str | None = None
     """The command that fixes it, in one line."""
 
 
 def healthy(findings: list[DoctorFinding]) -> bool:
-    return all(finding.state is not State.MISSING for finding in findings)
+    return all(finding.state is not FindingState.MISSING for finding in findings)

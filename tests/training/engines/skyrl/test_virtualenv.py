@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.training.engines.skyrl import environment
-from hermes_rl.training.engines.skyrl.environment import (
+from hermes_rl.training.engines.skyrl import virtualenv
+from hermes_rl.training.engines.skyrl.virtualenv import (
     PINS,
-    EngineEnvironment,
-    EnvironmentInstallError,
+    EngineVenv,
+    VenvInstallError,
     existing_environment,
     managed_environment,
 )
@@ -28,8 +28,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         if "venv" in command:
             Path(command[-1]).mkdir()
 
-    monkeypatch.setattr(environment, "_run", run)
-    monkeypatch.setattr(environment, "_check", lambda *_: None)
+    monkeypatch.setattr(virtualenv, "_run", run)
+    monkeypatch.setattr(virtualenv, "_check", lambda *_: None)
     return ran
 
 
@@ -44,9 +44,9 @@ def test_the_pins_name_versions_and_no_address() -> None:
 
 
 def test_it_is_known_that_none_is_made_until_one_is(commands: list[list[str]]) -> None:
-    assert environment.needs_install()
+    assert virtualenv.needs_install()
     managed_environment(quiet)
-    assert not environment.needs_install()
+    assert not virtualenv.needs_install()
 
 
 def test_it_is_made_once(commands: list[list[str]]) -> None:
@@ -58,8 +58,8 @@ def test_it_is_made_once(commands: list[list[str]]) -> None:
 
 def test_one_that_was_not_finished_is_begun_anew(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(environment, "_check", lambda *_: "no jax")
-        with pytest.raises(EnvironmentInstallError, match="no jax"):
+        broken.setattr(virtualenv, "_check", lambda *_: "no jax")
+        with pytest.raises(VenvInstallError, match="no jax"):
             managed_environment(quiet)
     assert (managed_environment(quiet).home / "complete").exists()
     assert len(commands) == 4
@@ -70,14 +70,14 @@ def test_other_pins_make_another_environment(
 ) -> None:
     first = managed_environment(quiet)
     (tmp_path / "pins.txt").write_text("skyrl==0.4.0\n")
-    monkeypatch.setattr(environment, "PINS", tmp_path / "pins.txt")
+    monkeypatch.setattr(virtualenv, "PINS", tmp_path / "pins.txt")
     assert managed_environment(quiet).home != first.home
 
 
 def test_every_step_is_told(commands: list[list[str]]) -> None:
     told: list[int] = []
     managed_environment(lambda done, _line: told.append(done))
-    assert told == list(range(environment.STEPS + 1))
+    assert told == list(range(virtualenv.STEPS + 1))
 
 
 def test_a_second_maker_waits_for_the_first(commands: list[list[str]]) -> None:
@@ -96,20 +96,20 @@ def test_a_second_maker_waits_for_the_first(commands: list[list[str]]) -> None:
 def test_a_full_disk_is_told_before_anything_is_made(
     commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "DISK_NEEDED", 10**18)
-    with pytest.raises(EnvironmentInstallError, match=r"or set HERMES_HOME to another disk"):
+    monkeypatch.setattr(virtualenv, "DISK_NEEDED", 10**18)
+    with pytest.raises(VenvInstallError, match=r"or set HERMES_HOME to another disk"):
         managed_environment(quiet)
     assert commands == []
 
 
 def test_what_the_installer_said_is_in_the_error() -> None:
-    with pytest.raises(EnvironmentInstallError, match="no such wheel"):
-        environment._run([sys.executable, "-c", "import sys; sys.exit('no such wheel')"])
+    with pytest.raises(VenvInstallError, match="no such wheel"):
+        virtualenv._run([sys.executable, "-c", "import sys; sys.exit('no such wheel')"])
 
 
 def test_a_command_that_hangs_is_given_up() -> None:
-    with pytest.raises(EnvironmentInstallError, match="did not finish within"):
-        environment._run_process([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
+    with pytest.raises(VenvInstallError, match="did not finish within"):
+        virtualenv._run_process([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
 
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
@@ -123,24 +123,24 @@ def test_an_environment_without_skyrl_is_refused_with_the_way_out() -> None:
 
 
 def test_an_environment_with_another_skyrl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "CHECK_INSTALLED", "print('0.4.0')")
+    monkeypatch.setattr(virtualenv, "CHECK_INSTALLED", "print('0.4.0')")
     with pytest.raises(ConfigError, match=r"it has SkyRL 0\.4\.0"):
         existing_environment(Path(sys.prefix))
 
 
 def test_what_was_compiled_for_one_environment_is_kept_apart() -> None:
-    assert EngineEnvironment(Path("/a")).key != EngineEnvironment(Path("/b")).key
+    assert EngineVenv(Path("/a")).key != EngineVenv(Path("/b")).key
 
 
 def test_a_machine_without_a_fitting_python_is_told_which_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "MIN_PYTHON", (3, 90))
-    monkeypatch.setattr(environment, "MAX_PYTHON", (3, 91))
+    monkeypatch.setattr(virtualenv, "MIN_PYTHON", (3, 90))
+    monkeypatch.setattr(virtualenv, "MAX_PYTHON", (3, 91))
     with pytest.raises(ConfigError, match=r"SkyRL needs Python 3\.90 to 3\.91"):
-        environment.find_python()
+        virtualenv.find_python()
 
 
 def test_variables_that_would_lead_its_python_astray_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("KEPT", "1")
-    assert environment.clean_environ().get("PYTHONPATH") is None
-    assert environment.clean_environ()["KEPT"] == "1"
+    assert virtualenv.clean_environ().get("PYTHONPATH") is None
+    assert virtualenv.clean_environ()["KEPT"] == "1"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.inspect import find_run_file
 from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
 from hermes_rl.orchestration.status.run_list import list_runs

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import ceil, floor, hypot
 
-from hermes_rl.orchestration.status.strokes import BASELINE, Point, glyph, text_width
+from hermes_rl.orchestration.status.stroke_font import BASELINE, Point, glyph, text_width
 
 Color = tuple[int, int, int]
 

@@ -28,7 +28,7 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class PipeTransport(asyncio.Protocol):
+class SocketTransport(asyncio.Protocol):
     """The process, its socket and its guest agent."""
 
     def __init__(self) -> None:

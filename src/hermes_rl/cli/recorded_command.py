@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hermes_rl.cli.environment_verb import DeferredVerb, resolve_environment
+from hermes_rl.cli.environment_command import DeferredVerb, resolve_environment
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.orchestration.discovery.discover import discover

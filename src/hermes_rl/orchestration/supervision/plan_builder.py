@@ -15,10 +15,10 @@ import yaml
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.orchestration.supervision.components import TIMEOUTS, ComponentPlan, Role, RunPlan
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST
+from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
 from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.tracing.setup import new_traceparent
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_rl.orchestration.status.canvas import Canvas
-from hermes_rl.orchestration.status.plot import MAX_POINTS, Series, downsample, render_chart, tick_label, ticks, trend
-from hermes_rl.orchestration.status.strokes import GLYPHS, glyph
+from hermes_rl.orchestration.status.chart import MAX_POINTS, Series, downsample, render_chart, tick_label, ticks, trend
+from hermes_rl.orchestration.status.png_canvas import Canvas
+from hermes_rl.orchestration.status.stroke_font import GLYPHS, glyph
 
 FINITE = st.floats(-1e12, 1e12)
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hermes_rl.orchestration.status.canvas import Canvas, Color
-from hermes_rl.orchestration.status.strokes import Point, text_width
+from hermes_rl.orchestration.status.png_canvas import Canvas, Color
+from hermes_rl.orchestration.status.stroke_font import Point, text_width
 
 WIDTH, HEIGHT = 1000, 560
 LEFT, RIGHT, TOP, BOTTOM = 76, 30, 100, 62

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_rl.orchestration.rl_tools.dispatch import RlTool
-from hermes_rl.orchestration.rl_tools.drafts import validate_session
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
+from hermes_rl.orchestration.rl_tools.session_draft import validate_session
 
 PREFIX = "mcp-"
 DRAFT = "draft"

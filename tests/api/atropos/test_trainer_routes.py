@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hermes_rl.api.atropos.delivery import accepts_gzip
+from hermes_rl.api.atropos.batch_response import accepts_gzip
 from hermes_rl.store.database.store import Store
 from tests.api.atropos.making import make_environment, make_registration, make_scored_data
 from tests.store.database.making import make_group, make_rollout, make_sequence

@@ -7,7 +7,7 @@ import pytest
 
 from hermes_rl.core.errors import Failure, FailureSource
 from hermes_rl.core.trajectory import Group, Provenance, Rollout, StopReason, ToolUse
-from hermes_rl.orchestration.inference_test.verdict import (
+from hermes_rl.orchestration.inference_test.checks import (
     InferenceCheck,
     ModelVerdict,
     compute_checks,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.core import fast_json
-from hermes_rl.viewer.index import builder
-from hermes_rl.viewer.index.builder import index_file, preview_file
+from hermes_rl.viewer.index import update
 from hermes_rl.viewer.index.lock import EXIT_LOCKED, try_lock
 from hermes_rl.viewer.index.schema import open_for_reading, open_for_writing, open_in_memory
+from hermes_rl.viewer.index.update import index_file, preview_file
 from hermes_rl.viewer.index.writer import read_facts
 from tests.viewer.recording import group, rollout, until, write_lines
 
@@ -95,8 +95,8 @@ def test_an_empty_file_is_indexed_when_it_grows(index: sqlite3.Connection, tmp_p
 def test_batches_come_to_the_same(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = open_in_memory(), open_in_memory()
     index_file(whole, file)
-    monkeypatch.setattr(builder, "FIRST_GROUPS", 1)
-    monkeypatch.setattr(builder, "BATCH_GROUPS", 3)
+    monkeypatch.setattr(update, "FIRST_GROUPS", 1)
+    monkeypatch.setattr(update, "BATCH_GROUPS", 3)
     while index_file(parts, file, batches=1):
         pass
     for table in ("groups", "rollouts", "tools"):
@@ -108,7 +108,7 @@ def test_batches_come_to_the_same(tmp_path: Path, file: Path, monkeypatch: pytes
 
 
 def test_the_head_is_an_index_of_the_first_groups(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "FIRST_GROUPS", 3)
+    monkeypatch.setattr(update, "FIRST_GROUPS", 3)
     with closing(open_in_memory(preview_file(file))) as head:
         assert numbers(head) == [1, 2, 3]
 

@@ -14,8 +14,8 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import wait_for_lock
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.draft_store import load_draft
-from hermes_rl.orchestration.paths import drafts_home
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
+from hermes_rl.orchestration.run_paths import drafts_home
 from hermes_rl.store.records import write_document
 
 # The holder may have to load an environment's file, with slow imports.

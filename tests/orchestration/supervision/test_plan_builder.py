@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.paths import RunPaths
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, ReplicasEntry, RunFile
-from hermes_rl.orchestration.supervision.components import ComponentPlan, Role, RunPlan, fill_command, read_plan
-from hermes_rl.orchestration.supervision.plan import PROGRAM, build_plan
+from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.orchestration.supervision.plan_builder import PROGRAM, build_plan
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role, RunPlan, fill_command, read_plan
 from hermes_rl.rollout.config import ENDLESS
 
 

@@ -30,7 +30,7 @@ class Phase(StrEnum):
         return self in {Phase.STOPPED, Phase.FINISHED, Phase.FAILED}
 
 
-class PartState(StrEnum):
+class ComponentState(StrEnum):
     WAITING = "waiting"
     """For parts that start before it, or for its restart delay."""
     STARTING = "starting"
@@ -40,8 +40,8 @@ class PartState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PartStatus:
-    state: PartState = PartState.WAITING
+class ComponentStatus:
+    state: ComponentState = ComponentState.WAITING
     keeper: ProcessIdentity | None = None
     process: ProcessIdentity | None = None
     url: str | None = None
@@ -59,7 +59,7 @@ class RunState:
     run_id: str
     phase: Phase
     supervisor: ProcessIdentity | None
-    parts: dict[str, PartStatus] = field(default_factory=dict)
+    parts: dict[str, ComponentStatus] = field(default_factory=dict)
     """In start order."""
     reason: str | None = None
     """Why it is in this phase."""
@@ -90,9 +90,9 @@ def read_state(path: Path) -> RunState | None:
     return RunState(**{**document, **typed, "ending": ending and Phase(ending)})
 
 
-def _part(status: dict[str, Any]) -> PartStatus:
+def _part(status: dict[str, Any]) -> ComponentStatus:
     identities = {name: _identity(status[name]) for name in ("keeper", "process")}
-    return PartStatus(**{**status, **identities, "state": PartState(status["state"])})
+    return ComponentStatus(**{**status, **identities, "state": ComponentState(status["state"])})
 
 
 def _identity(identity: dict[str, Any] | None) -> ProcessIdentity | None:

@@ -1,4 +1,4 @@
-"""The 30-minute courtesy: a repeated check gets the metrics of the last full answer, and every change at once.
+"""Repeats the metrics of the last full status for 30 minutes; phase and processes are always fresh.
 
 Always true: phase and processes never come from the last answer; if it cannot be read or written, the answer is full.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core import fast_json
-from hermes_rl.orchestration.paths import RunPaths
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.store.records import write_document
 
 THROTTLE_SECONDS = 1800.0

@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from hermes_rl.api.atropos.batch_response import BatchResponse, accepts_gzip, next_batch
 from hermes_rl.api.atropos.bodies import Registration, body_schema, read_body
-from hermes_rl.api.atropos.delivery import BatchResponse, accepts_gzip, next_batch
 from hermes_rl.api.atropos.queue_view import TRAINER
 from hermes_rl.store.database.errors import UnknownTrainerError
 from hermes_rl.store.database.registrations import TrainerRow

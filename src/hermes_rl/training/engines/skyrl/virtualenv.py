@@ -35,12 +35,12 @@ Progress = Callable[[int, str], None]
 STEPS = 3
 
 
-class EnvironmentInstallError(HermesRLError):
+class VenvInstallError(HermesRLError):
     """The environment could not be installed; the next attempt starts over."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineEnvironment:
+class EngineVenv:
     home: Path
 
     @property
@@ -53,9 +53,9 @@ class EngineEnvironment:
         return hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
 
 
-def existing_environment(home: Path) -> EngineEnvironment:
+def existing_environment(home: Path) -> EngineVenv:
     """The environment that the user passed; raises ConfigError if SkyRL cannot run in it."""
-    environment = EngineEnvironment(home.expanduser().absolute())
+    environment = EngineVenv(home.expanduser().absolute())
     if not environment.python.exists():
         raise ConfigError(f"--environment {home} has no bin/python; omit it to install one")
     if problem := _check(environment, CHECK_INSTALLED):
@@ -66,12 +66,12 @@ def existing_environment(home: Path) -> EngineEnvironment:
     return environment
 
 
-def managed_environment(progress: Progress) -> EngineEnvironment:
+def managed_environment(progress: Progress) -> EngineVenv:
     """The environment that hermes-rl manages, installed if missing. `progress` gets the steps done and the next one."""
     python = find_python()
     contents = f"{_python_version(python)}\n".encode() + PINS.read_bytes()
     home = engines_home() / f"{ENVIRONMENT_PREFIX}{hashlib.sha256(contents).hexdigest()[:16]}"
-    environment = EngineEnvironment(home)
+    environment = EngineVenv(home)
     home.parent.mkdir(parents=True, exist_ok=True)
     with _locked(home.with_suffix(".lock"), progress):
         if not (home / "complete").exists():
@@ -102,10 +102,10 @@ def _python_version(python: str) -> str:
     return subprocess.run([python, "-VV"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-def _install(environment: EngineEnvironment, python: str, progress: Progress) -> None:
+def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
     free = shutil.disk_usage(environment.home.parent).free
     if free < DISK_NEEDED:
-        raise EnvironmentInstallError(
+        raise VenvInstallError(
             f"installing SkyRL takes {DISK_NEEDED / 10**9:g} GB, and {environment.home.parent} has "
             f"{free / 10**9:.1f} GB free; free some space, or set HERMES_HOME to another disk"
         )
@@ -117,11 +117,11 @@ def _install(environment: EngineEnvironment, python: str, progress: Progress) ->
     _run([*pip, "--no-deps", "-r", str(PINS)])
     progress(2, "check the installation")
     if problem := _check(environment, CHECK_IMPORTS):
-        raise EnvironmentInstallError(f"{environment.home} was installed but cannot run SkyRL: {problem}")
+        raise VenvInstallError(f"{environment.home} was installed but cannot run SkyRL: {problem}")
     progress(STEPS, "done")
 
 
-def _check(environment: EngineEnvironment, script: str) -> str | None:
+def _check(environment: EngineVenv, script: str) -> str | None:
     """Why SkyRL cannot run there; None if it can."""
     done = _run_process([str(environment.python), "-c", script], CHECK_DEADLINE_S)
     if done.returncode != 0:
@@ -133,7 +133,7 @@ def _check(environment: EngineEnvironment, script: str) -> str | None:
 def _run(command: list[str]) -> None:
     done = _run_process(command, INSTALL_DEADLINE_S)
     if done.returncode != 0:
-        raise EnvironmentInstallError(
+        raise VenvInstallError(
             f"`{' '.join(command)}` failed with exit status {done.returncode}; run the same command to retry:\n"
             f"{done.stderr.strip()[-2000:]}"
         )
@@ -145,7 +145,7 @@ def _run_process(command: list[str], deadline: float) -> subprocess.CompletedPro
             command, capture_output=True, text=True, check=False, timeout=deadline, env=clean_environ()
         )
     except subprocess.TimeoutExpired as error:
-        raise EnvironmentInstallError(f"`{' '.join(command)}` did not finish within {deadline:g} s") from error
+        raise VenvInstallError(f"`{' '.join(command)}` did not finish within {deadline:g} s") from error
 
 
 def clean_environ() -> dict[str, str]:
@@ -160,5 +160,5 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
     waiting = partial(progress, 0, "another process is installing it")
     with path.open("w") as lock:
         if not acquire_within(lock.fileno(), LOCK_DEADLINE_S, poll_seconds=0.5, on_wait=waiting):
-            raise EnvironmentInstallError(f"another process has held {path} for an hour; stop it")
+            raise VenvInstallError(f"another process has held {path} for an hour; stop it")
         yield

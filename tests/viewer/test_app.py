@@ -276,7 +276,7 @@ def test_a_growing_file_is_followed(tmp_path: Path) -> None:
 
 
 def test_the_first_rows_are_there_before_any_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_rl.viewer.index.indexers.MAX_PROCESSES", 0)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.MAX_PROCESSES", 0)
     path = write_lines(tmp_path / "new.jsonl", *(group(number) for number in range(60)))
     with viewing(path) as ask:
         name = ask.source()

@@ -115,7 +115,7 @@ def test_two_evaluations_are_compared_item_by_item(tmp_path: Path) -> None:
 def test_evaluations_that_are_read_whole_at_once_are_not_said_to_be_read_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_rl.viewer.index.indexers.MAX_PROCESSES", 0)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.MAX_PROCESSES", 0)
     evaluation(tmp_path / "a", 0.0, 1.0)
     evaluation(tmp_path / "b", 1.0, 1.0)
     with viewing(tmp_path / "a", tmp_path / "b") as ask:
@@ -128,8 +128,8 @@ def test_evaluations_that_are_read_whole_at_once_are_not_said_to_be_read_still(
 def test_an_evaluation_does_not_wait_for_others_that_are_only_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_rl.viewer.index.indexers.MAX_PROCESSES", 1)
-    monkeypatch.setattr("hermes_rl.viewer.index.indexers.FOLLOW_SECONDS", 10_000.0)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.MAX_PROCESSES", 1)
+    monkeypatch.setattr("hermes_rl.viewer.indexers.FOLLOW_SECONDS", 10_000.0)
     names = ("a", "b", "c")
     for name in names:
         evaluation(tmp_path / name, *[0.5] * 60)

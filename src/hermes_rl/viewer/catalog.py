@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from hermes_rl.viewer.index.cache import IndexProgress
+from hermes_rl.viewer.index_cache import IndexProgress
 from hermes_rl.viewer.sources.discover import find_sources
 from hermes_rl.viewer.sources.source import RecordSource, Runs
 

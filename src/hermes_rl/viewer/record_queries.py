@@ -8,8 +8,8 @@ from typing import Any
 
 from hermes_rl.viewer.catalog import Catalog, NotFoundError
 from hermes_rl.viewer.index import queries
-from hermes_rl.viewer.index.cache import IndexCache, IndexProgress, OpenIndex
 from hermes_rl.viewer.index.queries import IndexedGroup, IndexedRollout
+from hermes_rl.viewer.index_cache import IndexCache, IndexProgress, OpenIndex
 from hermes_rl.viewer.record_reader import RecordReader, SourceChangedError
 from hermes_rl.viewer.responses import conversation, rollout, rows
 from hermes_rl.viewer.sources.source import RecordSource

@@ -9,9 +9,9 @@ from typing import Any
 
 from hermes_rl.viewer.catalog import Catalog
 from hermes_rl.viewer.index import queries
-from hermes_rl.viewer.index.cache import IndexCache
 from hermes_rl.viewer.index.queries import RolloutFilter
 from hermes_rl.viewer.index.schema import delete_unused
+from hermes_rl.viewer.index_cache import IndexCache
 from hermes_rl.viewer.record_queries import RecordQueries
 from hermes_rl.viewer.record_reader import RecordReader
 from hermes_rl.viewer.responses import rows

@@ -12,7 +12,7 @@ from hermes_rl.core.errors import HermesRLError
 from hermes_rl.version import __version__
 from hermes_rl.viewer.catalog import Catalog, NotFoundError
 from hermes_rl.viewer.index import aggregates, queries
-from hermes_rl.viewer.index.cache import IndexCache, IndexProgress, OpenIndex
+from hermes_rl.viewer.index_cache import IndexCache, IndexProgress, OpenIndex
 from hermes_rl.viewer.record_reader import RecordReader, SourceChangedError
 from hermes_rl.viewer.responses import evaluations, rollout, runs
 from hermes_rl.viewer.sources.source import RecordSource, Runs, SourceKind

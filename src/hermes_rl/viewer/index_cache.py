@@ -14,10 +14,10 @@ from typing import Any
 
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.viewer.index.build_sync import build_index
-from hermes_rl.viewer.index.indexers import Indexers
 from hermes_rl.viewer.index.schema import index_path, open_for_reading, open_in_memory
 from hermes_rl.viewer.index.update import matches_file, preview_file, preview_store
 from hermes_rl.viewer.index.writer import read_facts
+from hermes_rl.viewer.indexers import Indexers
 from hermes_rl.viewer.record_reader import RecordReader
 from hermes_rl.viewer.sources.source import RecordSource
 

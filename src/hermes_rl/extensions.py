@@ -259,4 +259,6 @@ SINKS = ExtensionKind(
     _below("sinks", {"wandb": "wandb_sink:WandbSink", "trackio": "trackio_sink:TrackioSink"}),
     extras={"wandb": "wandb", "trackio": "trackio"},
 )
-KINDS = (SANDBOX_BACKENDS, PARSERS, TOOLSETS, SAMPLERS, OBJECTIVES, ADVANTAGES, AGENTS, SINKS)
+# Bundled ones are files. `hermes-rl env list` reads those, and the files of installed ones, without importing them.
+ENVIRONMENTS = ExtensionKind("environments", "environment", {})
+KINDS = (ENVIRONMENTS, SANDBOX_BACKENDS, PARSERS, TOOLSETS, SAMPLERS, OBJECTIVES, ADVANTAGES, AGENTS, SINKS)

@@ -71,7 +71,7 @@ def _line(found: DiscoveredEnvironment, width: int) -> str:
 def show(name: str, whole: bool, as_json: bool) -> int:
     """Show an environment: its file, and its settings with their allowed values.
 
-    NAME is a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS.
+    NAME is a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS.
     """
     from hermes_rl.orchestration.configuration.introspect import describe
 

@@ -14,7 +14,7 @@ from hermes_rl.orchestration.discovery.lookup import find_environment, known_env
 
 
 def resolve_environment(text: str) -> type[HermesAgentBaseEnv]:
-    """Load an environment class from a name or id of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
+    """Load an environment class from a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS."""
     if text not in bundled_environments() and ".py" not in text and "/" not in text:
         discovery = discover()
         # find_environment reports an id with another version; the loader reports an unknown name.
@@ -61,7 +61,8 @@ def environment_mode(
     return EnvironmentVerb(
         name,
         command or partial(mode_command, mode=name),
-        help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. "
+        help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or "
+        "MODULE:CLASS. "
         f"List all options with: hermes-rl {name} ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )

@@ -14,7 +14,7 @@ from hermes_rl.extensions import BUILT_IN, KINDS, Extension
 @click.option("--load", "try_load", is_flag=True, help="Import each listed part, and exit with 1 if one fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plugins(show_all: bool, try_load: bool, as_json: bool) -> int:
-    """List installed extensions: sandbox backends, parsers, toolsets, samplers, objectives, advantages, agents, sinks.
+    """List installed extensions: environments, sandbox backends, parsers, toolsets, samplers, objectives, and so on.
 
     A package adds one with an entry point of the group hermes_rl.KIND. A setting can also name `module:Name` or
     `file.py:Name` directly, without installing anything: docs/extending.md.

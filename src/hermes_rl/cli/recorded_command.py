@@ -46,7 +46,9 @@ def _take_option(arguments: list[str], option: str) -> tuple[str | None, list[st
             return argument.removeprefix(f"{option}="), arguments[:index] + arguments[index + 1 :]
         if argument == option:
             if index + 1 == len(arguments):
-                raise ConfigError(f"{option} needs a value: a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS")
+                raise ConfigError(
+                    f"{option} needs a value: a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS"
+                )
             return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
     return None, arguments
 

@@ -31,7 +31,7 @@ sandbox.add_command(
     EnvironmentVerb(
         "prepare",
         prepare_command,
-        help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS. List all options with: "
+        help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS. List all options with: "
         "hermes-rl sandbox prepare ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )

@@ -24,8 +24,9 @@ def train(
 ) -> int:
     """Train a model on ENV: runs the trajectory API, the trainer and the environment, and shows progress.
 
-    ENV is a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS. Ctrl-C leaves the run running; stop it with
-    `hermes-rl run stop`. The exit code is 1 if the run failed. To train on this machine, without an API key:
+    ENV is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS. Ctrl-C leaves the run running;
+    stop it with `hermes-rl run stop`. The exit code is 1 if the run failed. To train on this machine, without an API
+    key:
 
     \b
         hermes-rl train gsm8k --preset laptop --set base_model=FOLDER

@@ -65,7 +65,7 @@ def validate_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
 validate = EnvironmentVerb(
     "validate",
     validate_command,
-    help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py or FILE.py:CLASS.",
+    help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS.",
     short_help="Test an environment's reward with scripted agents, including cheats.",
     options_metavar="ENVIRONMENT [OPTIONS]",
 )

@@ -82,6 +82,17 @@ def test_installed_environments_can_be_loaded_by_their_reference(site: Path) -> 
             assert load_environment(one.reference).__name__ == one.class_name
 
 
+def test_a_module_and_a_class_name_an_environment(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, {"mine/deep.py": MINE})
+    monkeypatch.chdir(tmp_path)
+    for reference in ("their_pack.single:Unannounced", "their_pack.exported:C", "mine.deep:Mine"):
+        class_name = reference.partition(":")[2]
+        assert find_environment(reference).class_name == class_name
+        assert load_environment(reference).__name__ == class_name
+    with pytest.raises(ConfigError, match=r"no environment is named 'their_pack\.gone:Gone'"):
+        find_environment("their_pack.gone:Gone")
+
+
 def test_a_base_in_an_installed_package_is_followed(site: Path, home: Path) -> None:
     written(home, {"environments/mine_env.py": "import their_pack.base as b\nclass Mine(b.Base): ...\n"})
     assert of(EnvironmentSource.USER, discover()) == {"Mine": "mine"}

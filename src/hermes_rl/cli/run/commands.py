@@ -132,7 +132,7 @@ def start_command(
     as_json: bool,
     **machines: Any,
 ) -> int:
-    """Start a run on ENV: a name of `hermes-rl env list`, FILE.py or FILE.py:CLASS."""
+    """Start a run on ENV: a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS."""
     run_file = build_run(environment, preset, changes, added, evaluated, trace, machines)
     return launch_run(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
 

@@ -90,3 +90,16 @@ def installed_module(name: str) -> Path | None:
         if found is not None:
             return found
     return None
+
+
+def file_reference(reference: str) -> str:
+    """`package.module:Class` as `FILE.py:Class`, found without importing it; any other reference unchanged.
+
+    Installed modules come first, then modules below the working directory.
+    """
+    module, colon, class_name = reference.partition(":")
+    parts = module.split(".")
+    if not colon or module.endswith(".py") or not all(part.isidentifier() for part in parts):
+        return reference
+    file = installed_module(module) or module_at(Path.cwd(), parts)
+    return f"{file}:{class_name}" if file is not None and file.suffix == ".py" else reference

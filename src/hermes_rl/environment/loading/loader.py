@@ -11,6 +11,7 @@ from types import ModuleType
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import ENVIRONMENT_ALIASES, SUFFIX, bundled_environments_dir
 from hermes_rl.environment.base import HermesAgentBaseEnv
+from hermes_rl.environment.loading.import_resolution import file_reference
 from hermes_rl.environment.loading.private_modules import PrivateModules
 from hermes_rl.rewards.cpu_reward import LOADED_BY
 
@@ -24,8 +25,8 @@ def bundled_environments() -> dict[str, Path]:
 
 
 def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
-    """The class named by `terminal_test`, `my_env.py` or `my_env.py:MyEnv`; ConfigError when there is none."""
-    location, _, class_name = reference.partition(":")
+    """The class of `terminal_test`, `my_env.py`, `my_env.py:MyEnv` or `package.module:MyEnv`; else ConfigError."""
+    location, _, class_name = file_reference(reference).partition(":")
     bundled = bundled_environments()
     name = location.removesuffix(SUFFIX)
     path = bundled.get(ENVIRONMENT_ALIASES.get(name, name)) or Path(location)

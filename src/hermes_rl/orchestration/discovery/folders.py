@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hermes_rl.core.paths import bundled_environments_dir, rl_home
 from hermes_rl.environment.loading.import_resolution import installed_module
+from hermes_rl.extensions import ENVIRONMENTS
 from hermes_rl.orchestration.discovery.types import BrokenFile, EnvironmentSource
 
 VARIABLE = "HERMES_RL_ENVIRONMENTS"
-ENTRY_POINTS = "hermes_rl.environments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _listed_folders() -> list[Path]:
 
 def _installed_search_paths() -> tuple[list[SearchPath], list[BrokenFile]]:
     search_paths, broken = [], []
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in entry_points(group=ENVIRONMENTS.group):
         file = installed_module(entry.module)
         if file is None:
             owner = entry.dist.name if entry.dist is not None else "a package"

@@ -1,4 +1,4 @@
-"""`find_environment(NAME)`: one environment by name, id, file or FILE.py:CLASS.
+"""`find_environment(NAME)`: one environment by name, id, file, FILE.py:CLASS or MODULE:CLASS.
 
 Always true: the error for an unknown environment suggests the closest names and the next step.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import ENVIRONMENT_ALIASES, SUFFIX
+from hermes_rl.environment.loading.import_resolution import file_reference
 from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment, Discovery
 
@@ -16,7 +17,7 @@ _NEXT = "`hermes-rl env list` shows all"
 
 def find_environment(name: str, discovery: Discovery | None = None) -> DiscoveredEnvironment:
     """Names and ids are looked up in `discovery`, by default in a new one; a file may be anywhere."""
-    file, _, class_name = name.partition(":")
+    file, _, class_name = file_reference(name).partition(":")
     if file.endswith(".py") or "/" in file:
         return _find_in_file(Path(file), class_name)
     discovery = discovery or discover()

@@ -85,7 +85,7 @@ def test_wandb_without_a_key_asks_nothing_on_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_wandb_that_cannot_be_reached_keeps_the_run_offline(tmp_path: Path) -> None:
-    hasty = "from hermes_rl.sinks import wandb_sink\nwandb_run.INIT_SECONDS = 1.0\n"
+    hasty = "from hermes_rl.sinks import wandb_sink\nwandb_sink.INIT_SECONDS = 1.0\n"
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     nobody = f"http://127.0.0.1:{port}"

@@ -38,7 +38,7 @@ class RunPaths:
 
     @property
     def state(self) -> Path:
-        """The run's state: states.py. Only the supervisor writes it."""
+        """The run's state: run_state.py. Only the supervisor writes it."""
         return self.folder / "state.json"
 
     @property
@@ -53,7 +53,7 @@ class RunPaths:
 
     @property
     def plan(self) -> Path:
-        """The commands of the run's parts: supervision/plan.py."""
+        """The commands of the run's parts: supervision/run_plan.py."""
         return self.folder / "parts.json"
 
     @property

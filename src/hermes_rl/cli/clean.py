@@ -15,9 +15,6 @@ from hermes_rl.console.run_command import warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.cleanup.plan import CleanupPlan, DiskItem, ItemKind, Selection, disk_bytes, plan
-from hermes_rl.orchestration.cleanup.removal import remove_all
-from hermes_rl.orchestration.cleanup.scan import find_disk_items
-from hermes_rl.orchestration.cleanup.usage import measure
 
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
@@ -53,6 +50,9 @@ def clean(
     NAME is a name or path from the list. Several criteria select what meets all of them. Nothing is removed without
     --remove. A run that has not ended, or anything in use by a process, a sandbox or a lock, is never removed.
     """
+    from hermes_rl.orchestration.cleanup.removal import remove_all
+    from hermes_rl.orchestration.cleanup.scan import find_disk_items
+
     if remove and not names and not kinds and older_than is None:
         raise ConfigError("--remove needs a NAME, --kind or --older-than; list the names with `hermes-rl clean`")
     items = _measure_all(find_disk_items(warn))
@@ -85,6 +85,8 @@ def clean(
 
 
 def _measure_all(items: Sequence[DiskItem]) -> list[DiskItem]:
+    from hermes_rl.orchestration.cleanup.usage import measure
+
     with progress("measuring", len(items)) as shown:
         result = []
         for number, item in enumerate(items):

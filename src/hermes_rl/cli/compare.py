@@ -2,14 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_rl.console.live_display import console
 from hermes_rl.core import fast_json
-from hermes_rl.evaluation.compare import EvaluationComparison, LoadedEvaluation, compare_evaluations, read_evaluation
-from hermes_rl.evaluation.statistics.intervals import Interval
-from hermes_rl.evaluation.table import escape_markup, estimate_text
+
+if TYPE_CHECKING:
+    from hermes_rl.evaluation.compare import EvaluationComparison, LoadedEvaluation
+    from hermes_rl.evaluation.statistics.intervals import Interval
 
 
 @click.command()
@@ -22,6 +24,8 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     FIRST and SECOND are output folders of `hermes-rl evaluate`, their metrics.json, or files of groups. The difference
     is SECOND minus FIRST, over the items in both.
     """
+    from hermes_rl.evaluation.compare import compare_evaluations, read_evaluation
+
     compared = compare_evaluations(read_evaluation(first), read_evaluation(second))
     if as_json:
         sys.stdout.write(fast_json.dumps(compared.summary()).decode() + "\n")
@@ -29,9 +33,11 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         show(compared)
 
 
-def show(compared: EvaluationComparison) -> None:
+def show(compared: "EvaluationComparison") -> None:
     """Print to standard error; standard output is for --json."""
     from rich.table import Table
+
+    from hermes_rl.evaluation.table import escape_markup
 
     test, difference = compared.comparison, compared.comparison.difference
     table = Table(
@@ -58,7 +64,7 @@ def show(compared: EvaluationComparison) -> None:
         screen.print(f"[yellow]note[/yellow]: {escape_markup(warning)}", soft_wrap=True)
 
 
-def verdict(compared: EvaluationComparison) -> str:
+def verdict(compared: "EvaluationComparison") -> str:
     """The result of the test in words."""
     test = compared.comparison
     if test.p_value >= 1 - test.difference.level:
@@ -73,12 +79,14 @@ def verdict(compared: EvaluationComparison) -> str:
     return f"[bold]The {better} is better[/bold]: {chance}{caveat}"
 
 
-def _name(side: LoadedEvaluation) -> str:
+def _name(side: "LoadedEvaluation") -> str:
     temperature = "" if side.temperature is None else f", temperature {side.temperature:g}"
     return f"{side.path}\n{side.model}, {side.samples} samples{temperature}"
 
 
-def _interval(interval: Interval, *, signed: bool = False) -> str:
+def _interval(interval: "Interval", *, signed: bool = False) -> str:
+    from hermes_rl.evaluation.table import escape_markup, estimate_text
+
     sign = "+" if signed and interval.estimate > 0 else ""
     return escape_markup(sign + estimate_text(interval.estimate, interval.low, interval.high))
 

@@ -9,7 +9,6 @@ from hermes_rl.cli.progress import progress
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState, healthy
-from hermes_rl.orchestration.doctor.runner import CHECKS, run_checks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,6 +42,8 @@ def doctor(as_json: bool) -> int:
 
 
 async def _run_checks() -> list[DoctorFinding]:
+    from hermes_rl.orchestration.doctor.runner import CHECKS, run_checks
+
     with progress("checking", len(CHECKS)) as shown:
         return await run_checks(report=shown.show)
 

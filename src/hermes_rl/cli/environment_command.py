@@ -1,20 +1,24 @@
 """A command that takes an environment first, and has options that depend on it."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.command import MODES, mode_command
-from hermes_rl.environment.loading.loader import bundled_environments, load_environment
-from hermes_rl.orchestration.discovery.discover import discover
-from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
+from hermes_rl.environment.modes import MODES
+
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+
+MakeCommand = Callable[["type[HermesAgentBaseEnv]"], click.Command]
 
 
-def resolve_environment(text: str) -> type[HermesAgentBaseEnv]:
+def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
     """Load an environment class from a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS."""
+    from hermes_rl.environment.loading.loader import bundled_environments, load_environment
+    from hermes_rl.orchestration.discovery.discover import discover
+    from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
+
     if text not in bundled_environments() and ".py" not in text and "/" not in text:
         discovery = discover()
         # find_environment reports an id with another version; the loader reports an unknown name.
@@ -36,9 +40,7 @@ class DeferredVerb(click.Command):
 class EnvironmentVerb(DeferredVerb):
     """`command` builds the click command of an environment; the context's `obj` is the reference as typed."""
 
-    def __init__(
-        self, name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command], **settings: Any
-    ) -> None:
+    def __init__(self, name: str, command: MakeCommand, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._command = command
 
@@ -54,13 +56,17 @@ class EnvironmentVerb(DeferredVerb):
         return code
 
 
-def environment_mode(
-    name: str, command: Callable[[type[HermesAgentBaseEnv]], click.Command] | None = None
-) -> EnvironmentVerb:
+def environment_mode(name: str, command: MakeCommand | None = None) -> EnvironmentVerb:
     """The command of an environment mode; `command` builds one with additional options."""
+
+    def plain_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
+        from hermes_rl.environment.command import mode_command
+
+        return mode_command(environment, name)
+
     return EnvironmentVerb(
         name,
-        command or partial(mode_command, mode=name),
+        command or plain_command,
         help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or "
         "MODULE:CLASS. "
         f"List all options with: hermes-rl {name} ENVIRONMENT --help",

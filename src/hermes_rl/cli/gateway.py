@@ -18,9 +18,7 @@ from hermes_rl.core.secrets import is_literal, resolve_key
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.extensions import PARSERS
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.rollout.config import HermesAgentEnvConfig
-from hermes_rl.rollout.token_requirements import format_settings, load_run_tokenizer, require_exact_tokens
 
 STOP_SECONDS = 10.0
 # Flags of environments in error messages, and the gateway's own.
@@ -58,6 +56,7 @@ def _run(
     logprobs and policy versions as a group record. The sampling options given here override those of the agent.
     """
     from hermes_rl.http.server import is_loopback
+    from hermes_rl.rollout.token_requirements import require_exact_tokens
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     given = {name: text for name, text in flags.items() if text is not None}
@@ -119,6 +118,8 @@ async def _serve(
     from hermes_rl.gateway.rollout import GatewayPolicy, RunSampling
     from hermes_rl.gateway.server import GatewayServer
     from hermes_rl.gateway.standalone import RolloutTemplate, StandaloneApp
+    from hermes_rl.inference.server_manager import ServerManager
+    from hermes_rl.rollout.token_requirements import format_settings, load_run_tokenizer
     from hermes_rl.store.records import RecordWriter
 
     stop = StopSignal(STOP_SECONDS)

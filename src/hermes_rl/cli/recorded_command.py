@@ -5,18 +5,17 @@ Without --env the environment named in the records is used.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_rl.cli.environment_command import DeferredVerb, resolve_environment
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.orchestration.discovery.discover import discover
-from hermes_rl.orchestration.discovery.lookup import known_environment
-from hermes_rl.store.records import read_groups
 
-MakeCommand = Callable[[type[HermesAgentBaseEnv], Path], click.Command]
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+
+MakeCommand = Callable[["type[HermesAgentBaseEnv]", Path], click.Command]
 
 
 class RecordedVerb(DeferredVerb):
@@ -54,6 +53,10 @@ def _take_option(arguments: list[str], option: str) -> tuple[str | None, list[st
 
 
 def _recorded_environment(path: Path) -> str:
+    from hermes_rl.orchestration.discovery.discover import discover
+    from hermes_rl.orchestration.discovery.lookup import known_environment
+    from hermes_rl.store.records import read_groups
+
     first = next(read_groups(path), None)
     if first is None:
         raise ConfigError(f"{path} has no groups")

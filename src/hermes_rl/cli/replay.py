@@ -2,24 +2,19 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_rl.cli.recorded_command import RecordedVerb
-from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, InfrastructureError
 from hermes_rl.core.trajectory import Group, Rollout
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.prebuild import NO_MODEL
-from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-from hermes_rl.evaluation.replay import ReplayedCall, fresh_session, recorded_result, replay_calls
-from hermes_rl.evaluation.rescore import items_by_id
-from hermes_rl.rollout.rollout import compute_rollout_reward
-from hermes_rl.rollout.transcript import transcript
-from hermes_rl.store.records import read_groups
+
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.evaluation.replay import ReplayedCall
 
 HELP = """Replay one recorded rollout step by step in a fresh sandbox.
 
@@ -27,7 +22,11 @@ FILE was written by `hermes-rl process`. Tool calls that act on the sandbox are 
 from the record are shown. At the end the reward scores the new sandbox. The exit code is 1 if the score differs."""
 
 
-def replay_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.Command:
+def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
+    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.environment.prebuild import NO_MODEL
+    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+
     options: list[click.Parameter] = [
         click.Option(
             ["--group", "-g"], default="1", show_default=True, help="Select a group by number, from 1, or by id."
@@ -79,7 +78,12 @@ class _StepPrinter:
             click.prompt("", prompt_suffix="Press Enter to continue", default="", show_default=False)
 
 
-async def _replay(env: HermesAgentBaseEnv, group: Group, rollout: Rollout, page: _StepPrinter) -> dict[str, Any]:
+async def _replay(env: "HermesAgentBaseEnv", group: Group, rollout: Rollout, page: _StepPrinter) -> dict[str, Any]:
+    from hermes_rl.evaluation.replay import fresh_session, recorded_result, replay_calls
+    from hermes_rl.evaluation.rescore import items_by_id
+    from hermes_rl.rollout.rollout import compute_rollout_reward
+    from hermes_rl.rollout.transcript import transcript
+
     calls: list[ReplayedCall] = []
     score, problem = None, None
     result = recorded_result(rollout)
@@ -122,6 +126,8 @@ async def _replay(env: HermesAgentBaseEnv, group: Group, rollout: Rollout, page:
 
 
 def _group(path: Path, wanted: str) -> Group:
+    from hermes_rl.store.records import read_groups
+
     for number, group in enumerate(read_groups(path), 1):
         if wanted in (group.id, str(number)):
             return group
@@ -132,13 +138,13 @@ def _turns(rollout: Rollout, prompt_length: int) -> list[dict[str, Any]]:
     return [message for message in rollout.messages[prompt_length:] if message.get("role") == "assistant"]
 
 
-def _verdict(call: ReplayedCall) -> str:
+def _verdict(call: "ReplayedCall") -> str:
     if call.answer is None:
         return "not replayed"
     return "DIFFERENT" if call.differs else "same"
 
 
-def _answers(call: ReplayedCall) -> str:
+def _answers(call: "ReplayedCall") -> str:
     if call.differs:
         return f"recorded: {call.use.result[:2000]}\nnow:      {(call.answer or '')[:2000]}"
     return call.use.result[:2000]

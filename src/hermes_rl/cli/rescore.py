@@ -2,24 +2,21 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.recorded_command import RecordedVerb
-from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.trajectory import Group
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.prebuild import without_health_checks
-from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats, rescore_groups
-from hermes_rl.store.export import count_lines
-from hermes_rl.store.records import RecordWriter, group_to_record, read_groups
+
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats
 
 HELP = """Score recorded rollouts again after a change to the reward, without a model.
 
@@ -28,7 +25,12 @@ sandbox, the recorded tool calls are replayed in a fresh one first. Writes the g
 changed. The exit code is 1 if a rollout lost its score."""
 
 
-def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.Command:
+def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
+    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.environment.prebuild import without_health_checks
+    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+    from hermes_rl.evaluation.rescore import RescoreSource
+
     options: list[click.Parameter] = [
         click.Option(
             ["--output", "-o"], type=click.Path(path_type=Path), help="Write to this file. [FILE.rescored.jsonl]"
@@ -76,7 +78,11 @@ def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.
 rescore = RecordedVerb("rescore", rescore_command, help=HELP)
 
 
-async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: RescoreSource) -> RescoreStats:
+async def _rescore(env: "HermesAgentBaseEnv", path: Path, target: Path, source: "RescoreSource") -> "RescoreStats":
+    from hermes_rl.evaluation.rescore import RescoreStats, rescore_groups
+    from hermes_rl.store.export import count_lines
+    from hermes_rl.store.records import RecordWriter, group_to_record, read_groups
+
     moved = RescoreStats()
     total = count_lines(path)
     async with env.opened():
@@ -93,7 +99,7 @@ async def _rescore(env: HermesAgentBaseEnv, path: Path, target: Path, source: Re
     return moved
 
 
-def _show(moved: RescoreStats, target: Path, seconds: float) -> None:
+def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
     from rich.table import Table
 
     summary: dict[str, Any] = moved.summary()

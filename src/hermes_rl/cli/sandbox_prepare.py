@@ -1,30 +1,28 @@
 """`hermes-rl sandbox prepare ENVIRONMENT`: build sandbox images before a run needs them."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.prebuild import (
-    NO_MODEL,
-    PrebuildResult,
-    distinct_specs,
-    open_for_prebuild,
-    prebuild_specs,
-    training_specs_unknown,
-)
-from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.prebuild import PrebuildResult
 
 HELP = """Pull an environment's images and build in its files and setup, before a run needs them.
 
 Needs no model. Items with the same image, files and setup in their sandbox_spec are prepared once."""
 
 
-def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
+def prepare_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
+    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.environment.prebuild import NO_MODEL
+    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+
     options: list[click.Parameter] = [
         click.Option(
             ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
@@ -51,7 +49,9 @@ def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
     )
 
 
-async def _prepare(env: HermesAgentBaseEnv) -> PrebuildResult:
+async def _prepare(env: "HermesAgentBaseEnv") -> "PrebuildResult":
+    from hermes_rl.environment.prebuild import distinct_specs, open_for_prebuild, prebuild_specs, training_specs_unknown
+
     async with open_for_prebuild(env) as backends:
         specs = distinct_specs(env)
         names = ", ".join(backend.name for backend in backends)

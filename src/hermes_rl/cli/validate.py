@@ -3,20 +3,20 @@
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.progress import ProgressSteps, progress
-from hermes_rl.console.config_options import section_options, section_values
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
-from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.resolve_config import Settings, config_defaults, resolve_settings
-from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.validation.report import AgentKind, Severity, ValidationReport, mean_score
-from hermes_rl.validation.validate import ITEMS, run_validation
+
+if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.resolve_config import Settings
 
 HELP = """Test an environment's reward with scripted agents, and report problems with their fixes.
 
@@ -27,7 +27,12 @@ COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cy
 KINDS = {AgentKind.CHEAT: "cheat: ", AgentKind.OWN_CHEAT: "your cheat: "}
 
 
-def validate_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
+def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
+    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.validation.validate import ITEMS
+
     env_default, endpoints = config_defaults(environment)
     options: list[click.Parameter] = [
         click.Option(
@@ -71,7 +76,9 @@ validate = EnvironmentVerb(
 )
 
 
-async def _validate(environment: type[HermesAgentBaseEnv], settings: Settings, items: int) -> ValidationReport:
+async def _validate(environment: "type[HermesAgentBaseEnv]", settings: "Settings", items: int) -> ValidationReport:
+    from hermes_rl.validation.validate import run_validation
+
     with ExitStack() as bar:
         steps: ProgressSteps | None = None
 

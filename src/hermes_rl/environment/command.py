@@ -20,6 +20,7 @@ from hermes_rl.core.paths import rl_home
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.environment.ask_endpoint import choose_endpoint
+from hermes_rl.environment.modes import MODES
 from hermes_rl.environment.resolve_config import Settings, config_defaults, resolve_settings
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.watchdog import Hold, watch_loop
@@ -33,12 +34,6 @@ from hermes_rl.tracing.setup import Tracing, traced
 
 # A few seconds of work; a page of a gigabyte takes most of a minute.
 MAX_PAGE_SOURCE_BYTES = 16_000_000
-
-MODES = {
-    "process": "Generate groups of rollouts and write them to a JSONL file.",
-    "evaluate": "Run the agent on the held-out items and write metrics.json and samples.jsonl.",
-    "serve": "Generate groups of rollouts and deliver them to a trajectory API for a trainer.",
-}
 
 
 def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from hermes_rl.http.prometheus import Requests, format_labels, histogram_lines, metric_lines, process_lines
+from hermes_rl.http.prometheus import format_labels, histogram_lines, metric_lines, process_lines
+from hermes_rl.http.request_metrics import Requests
 from hermes_rl.store.database.ingest_stats import IngestStats
 from hermes_rl.store.database.views import OutcomeTally, Status
 

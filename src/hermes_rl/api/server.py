@@ -23,7 +23,7 @@ from hermes_rl.api.routes.trainers import trainer_routes
 from hermes_rl.http.auth import AuthMiddleware
 from hermes_rl.http.bodies import BodyLimit, BodyReader
 from hermes_rl.http.errors import Problem
-from hermes_rl.http.prometheus import MetricsMiddleware, Requests
+from hermes_rl.http.request_metrics import MetricsMiddleware, Requests
 from hermes_rl.http.server import allowed_hosts, listen, serve
 from hermes_rl.http.tracing import tracing_middleware
 from hermes_rl.store.database.errors import StoreError

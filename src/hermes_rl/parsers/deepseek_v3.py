@@ -18,8 +18,8 @@ BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<�
 MARKERS = markers(ALL_BEGIN, ALL_END, BEGIN, SEPARATOR, END)
 OPENERS = frozenset({BEGIN})
 STOPS = frozenset({ALL_BEGIN, ALL_END, BEGIN, END})
-FENCE = re.compile(r"\s*+(?:```(?:json)?+)?+")
-CLOSED = re.compile(rf"\s*+(?:```\s*+)?+(?:{END}|(?={BEGIN}|{ALL_END}|{ALL_BEGIN})|\Z)")
+FENCE = re.compile(r"\s*+(?:```(?:json)?)?")
+CLOSED = re.compile(rf"\s*+(?:```\s*+)?(?:{END}|(?={BEGIN}|{ALL_END}|{ALL_BEGIN})|\Z)")
 
 
 def deepseek_format(example: str, write_call: CallWriter) -> ToolFormat:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 # Numbers, true, false, null, NaN and Infinity by their letters: enough, since what is found is still read as JSON. No
-# possessive group: Python 3.11.2, which Debian 12 has, gets some of them wrong.
+# possessive group (`)*+`): Python before 3.11.5 gets some of them wrong (gh-106052).
 PLAIN = r"[\s,0-9.+\-aefilnrstuyEIN]"
 STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*"'
 # Counted, for `re` keeps a note of every repetition and grows slow with millions of them.

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
-from hermes_rl.core import errors
+from hermes_rl.core import errors, process_guard
 from hermes_rl.core.errors import ConfigError, InfrastructureError, SandboxError, VerifierError
 from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards import cpu_worker
@@ -208,7 +208,7 @@ class _RewardWorker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         devnull = os.open(os.devnull, os.O_RDONLY)
-        argv = [sys.executable, "-P", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
+        argv = [sys.executable, "-P", _PROGRAM, str(theirs.fileno()), str(os.getpid()), process_guard.__file__]
         environment = {
             name: text for name, text in os.environ.items() if name in PASSED_VARIABLES or name.startswith("LC_")
         }

@@ -1,82 +1,36 @@
-"""The program that runs @cpu_reward functions: `python -P cpu_worker.py SOCKET OWNER`, standard library only.
+"""The program that runs @cpu_reward functions: `python -P cpu_worker.py SOCKET OWNER GUARD`.
 
-A guard process runs no author code; its child, the worker, does. When the owner's end of the socket closes, the owner
-dies or the worker exits, the guard kills all of its descendants, daemons included.
+A guard process, from the file GUARD (core/process_guard.py), runs no author code; its child, the worker, does. When the
+owner's end of the socket closes, the owner dies or the worker exits, the guard kills all of its descendants, daemons
+included. Standard library only: the package may not be on its path.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import numbers
 import os
 import pickle
-import select
-import signal
 import socket
 import struct
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 LENGTH = struct.Struct("!Q")
-# From linux/prctl.h.
-_PDEATHSIG, _CHILD_SUBREAPER = 1, 36
-_OWNER_CHECK_MS = 1000
-_KILL_PAUSE = 0.001
 
 
 def main() -> None:
     fd, owner = int(sys.argv[1]), int(sys.argv[2])
+    process_guard = _load_file("_process_guard", sys.argv[3])
     os.set_inheritable(fd, False)
-    import ctypes
-
-    prctl = ctypes.CDLL(None).prctl
-    # Orphans of the function, even in their own session, become children of the guard, which can then kill them.
-    prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
-    guard_pid = os.getpid()
-    worker = os.fork()
+    process_guard.set_child_subreaper(enabled=True)
+    guard, worker = os.getpid(), os.fork()
     if worker:
-        os._exit(guard(fd, owner, worker))
-    prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == guard_pid:
-        serve(socket.socket(fileno=fd))
+        os._exit(process_guard.shell_code(process_guard.guard_child(worker, fd, owner=owner)))
+    process_guard.die_with(guard)
+    serve(socket.socket(fileno=fd))
     os._exit(0)
-
-
-def guard(fd: int, owner: int, worker: int) -> int:
-    """Wait for the owner or the worker to end, kill what remains, and return the worker's exit code."""
-    poller = select.poll()
-    poller.register(fd, select.POLLRDHUP)
-    poller.register(os.pidfd_open(worker), select.POLLIN)
-    exit_codes: dict[int, int] = {}
-    while worker not in exit_codes:
-        # A child of the owner may hold its end of the socket open, so check the parent pid too.
-        events = poller.poll(_OWNER_CHECK_MS)
-        if any(number == fd for number, _ in events) or os.getppid() != owner:
-            break
-        exit_codes |= _reap()
-    code = exit_codes.get(worker, -signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            # Children of killed processes become ours, so killing our children repeatedly reaches all descendants.
-            for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-            time.sleep(_KILL_PAUSE)
-    return 128 - code if code < 0 else code
-
-
-def _reap() -> dict[int, int]:
-    """Exit codes of the children that have ended."""
-    exit_codes: dict[int, int] = {}
-    with contextlib.suppress(ChildProcessError):
-        while (gone := os.waitpid(-1, os.WNOHANG))[0]:
-            exit_codes[gone[0]] = os.waitstatus_to_exitcode(gone[1])
-    return exit_codes
 
 
 def serve(channel: socket.socket) -> None:

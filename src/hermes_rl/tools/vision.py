@@ -6,8 +6,6 @@ the image, the model sees the error.
 
 import asyncio
 import base64
-import struct
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
@@ -19,6 +17,7 @@ from pydantic import Field, field_validator
 from hermes_rl.core import fast_json, secrets
 from hermes_rl.core.backoff import backoff_seconds
 from hermes_rl.core.errors import ConfigError, ToolHostError
+from hermes_rl.core.png import encode_png
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.tools.files import read_any
 from hermes_rl.tools.session import ToolSession
@@ -187,9 +186,4 @@ def _extract_answer(raw: bytes) -> str:
 
 
 def _grey_square(side: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    rows = (b"\0" + b"\x80" * side) * side
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return encode_png(side, side, 1, b"\x80" * side * side)

@@ -9,12 +9,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hermes_rl.core import fast_json
+from hermes_rl.core import fast_json, json_scanner
 from hermes_rl.store.codec import GroupView, decode, open_group
 from hermes_rl.store.container import BadGroupError
 from hermes_rl.store.database.reader import StoreReader
 from hermes_rl.store.records import group_to_record
-from hermes_rl.viewer import json_scanner, lenient_json
+from hermes_rl.viewer import lenient_json
 from hermes_rl.viewer.index.queries import IndexedGroup, IndexedRollout
 from hermes_rl.viewer.sources.jsonl import DERIVED, LARGE_LINE, LINE_LIMIT, SEQUENCES, read_part
 from hermes_rl.viewer.sources.source import RecordSource

@@ -1,3 +1,5 @@
+from prometheus_client.parser import text_string_to_metric_families
+
 from hermes_rl.store.database.errors import StoreUnavailableError
 from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_failed, make_group, make_rollout
@@ -63,3 +65,14 @@ async def test_prometheus_reads_how_stale_the_queue_is(api: Caller) -> None:
     after = (await api("GET", "/metrics"))[1].decode()
     assert 'hermes_rl_queued_staleness_rollouts{behind="0"} 4' in before
     assert 'hermes_rl_queued_staleness_rollouts{behind="5"} 4' in after
+
+
+async def test_a_prometheus_client_reads_all_metrics(api: Caller) -> None:
+    await api.post(await api.register('e"\n'), make_group(rollouts=(make_rollout(0), make_failed(1))))
+    async with api.session.get("/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert {family.type for family in families.values()} == {"counter", "gauge", "histogram"}
+    [received] = families["hermes_rl_received_groups"].samples
+    assert (received.labels, received.value) == ({"environment": 'e"\n', "number": "1"}, 1)
+    assert {"hermes_rl_queued_rollouts", "hermes_rl_rollout_seconds", "hermes_rl_requests"} <= families.keys()

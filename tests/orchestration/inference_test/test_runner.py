@@ -115,9 +115,10 @@ async def test_a_caller_that_is_killed_leaves_no_process(home: Path) -> None:
         await until(lambda: not processes_of(home))
 
 
-async def test_a_cancelled_test_leaves_no_process(home: Path) -> None:
+@pytest.mark.parametrize("name", ["Trial", "StartsADaemon"])
+async def test_a_cancelled_test_leaves_no_process(name: str, home: Path) -> None:
     async with ScriptedModel(lambda request: Hang()) as model:
-        running = asyncio.create_task(report_of(at(model)))
+        running = asyncio.create_task(report_of(at(model), name=name))
         await until(lambda: model.open)
         running.cancel()
         began = time.monotonic()

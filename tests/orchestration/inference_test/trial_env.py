@@ -1,5 +1,7 @@
 """Environments to be tested: an item is a number, and the reward is 1 when the model says it. Some are broken."""
 
+import asyncio
+import subprocess
 from typing import Any, ClassVar
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
@@ -21,6 +23,12 @@ class Trial(HermesAgentBaseEnv):
 
     async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
         return float(result.final_response == str(item["number"]))
+
+
+class StartsADaemon(Trial):
+    async def setup(self) -> None:
+        await super().setup()
+        await asyncio.to_thread(subprocess.Popen, ["sleep", "300"], start_new_session=True)
 
 
 class BrokenSetup(Trial):

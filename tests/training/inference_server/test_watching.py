@@ -1,5 +1,7 @@
 import asyncio
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.support.inference import USER, ids, inference, saying
 
 CHAT = "/v1/chat/completions"
@@ -52,3 +54,14 @@ async def test_metrics_tell_tokens_and_how_many_requests_were_joined() -> None:
     assert float(figures["hermes_rl_sampling_seconds_total"]) > 0
     assert figures["hermes_rl_policy_version"] == "3"
     assert figures['hermes_rl_requests_total{method="POST",route="/v1/chat/completions",status="200"}'] == "4"
+
+
+async def test_a_prometheus_client_reads_all_metrics() -> None:
+    async with inference(saying("Yes.")) as server:
+        await server.right(CHAT, {"messages": [USER]})
+        async with server.session.get("/metrics") as response:
+            families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert {family.type for family in families.values()} == {"counter", "gauge", "histogram"}
+    count = next(one for one in families["hermes_rl_sampling_latency_seconds"].samples if one.name.endswith("_count"))
+    assert count.value == 1

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from hermes_rl.api.atropos.json_split import Text, Value
+from hermes_rl.api.atropos.members import Text, Value
 from hermes_rl.core import fast_json
 from hermes_rl.http.errors import RefusedError
 

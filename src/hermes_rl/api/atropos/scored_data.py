@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hermes_rl.api.atropos.fields import INT64, Fields, format_value, yield_gil
-from hermes_rl.api.atropos.json_split import Value, split_object, split_objects
+from hermes_rl.api.atropos.members import Value, split_object, split_objects
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason
 from hermes_rl.http.errors import RefusedError

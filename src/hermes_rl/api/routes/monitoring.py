@@ -3,12 +3,13 @@
 from dataclasses import asdict
 
 from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 
 from hermes_rl.api.metrics import render_metrics
 from hermes_rl.api.schemas import GROUP_TYPE, OutcomeCount, Queued, QueueStatus
 from hermes_rl.http.errors import RefusedError
-from hermes_rl.http.prometheus import Requests
+from hermes_rl.http.prometheus import MetricsResponse
+from hermes_rl.http.request_metrics import Requests
 from hermes_rl.store.database.store import Store
 from hermes_rl.version import __version__
 
@@ -27,7 +28,7 @@ def health_routes(store: Store, requests: Requests) -> APIRouter:
         await store.version()
         return {"status": "ready"}
 
-    @routes.get("/metrics", response_class=PlainTextResponse)
+    @routes.get("/metrics", response_class=MetricsResponse)
     async def metrics() -> str:
         """Prometheus metrics."""
         names = {environment.id: environment.name for environment in await store.environments()}

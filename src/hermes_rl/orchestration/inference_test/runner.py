@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import yaml
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.process_guard import KILL_TIMEOUT, guard_argv
 from hermes_rl.core.trajectory import Group
-from hermes_rl.orchestration.inference_test import parent_guard
 from hermes_rl.orchestration.inference_test.candidates import CandidateModel, Model, parse_candidates
 from hermes_rl.orchestration.inference_test.checks import (
     InferenceCheck,
@@ -50,6 +50,8 @@ TOOL_KEYS = (
 # A request that hangs should be reported as a failure of its rollout, even after one retry.
 REQUEST_TIMEOUT_SHARE = 0.4
 TAIL = 4000
+# Seconds for a process to close its sandboxes.
+INTERRUPT_GRACE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ async def run_process(
     with tempfile.TemporaryDirectory(prefix="hermes-rl-test-") as private:
         config = Path(private) / "config.yaml"
         config.write_text(yaml.safe_dump(sections, allow_unicode=True))
+        command = (sys.executable, "-m", "hermes_rl", "process", reference, "--overwrite", "--config", str(config))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", parent_guard.__file__),
-            *(sys.executable, "-m", "hermes_rl", "process", reference, "--overwrite", "--config", str(config)),
+            *guard_argv(command, grace=INTERRUPT_GRACE),
             stdin=asyncio.subprocess.PIPE,
             stdout=files.log_file,
             stderr=files.log_file,
@@ -98,7 +100,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        async with asyncio.timeout(parent_guard.GRACE + 5):
+        async with asyncio.timeout(INTERRUPT_GRACE + 2 * KILL_TIMEOUT):
             await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import deque
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from hermes_rl.core.process_guard import guard_argv
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.replicas.types import WorkerFacts
 from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
@@ -93,10 +93,7 @@ class _WorkerProcess:
         self._exit_code: int | None = None
         self._drained = False
         self._guard = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "hermes_rl.orchestration.replicas.guard"),
-                json.dumps({"command": command, "cwd": str(Path.cwd())}),
-            ],
+            guard_argv(command, report=True),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

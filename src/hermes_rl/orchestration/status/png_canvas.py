@@ -1,14 +1,13 @@
-"""An antialiased raster image, written as PNG with the standard library only.
+"""An antialiased raster image with lines, boxes and text, written as PNG.
 
 Always true: drawing is clipped to the image; a path covers each pixel once, even where it crosses itself.
 """
 
-import struct
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, floor, hypot
 
+from hermes_rl.core.png import encode_png
 from hermes_rl.orchestration.status.stroke_font import BASELINE, Point, glyph, text_width
 
 Color = tuple[int, int, int]
@@ -53,11 +52,7 @@ class Canvas:
         self.text((at[0] - size * text_width(text) / 2, at[1]), text, color, size)
 
     def png(self) -> bytes:
-        stride = 3 * self.width
-        rows = b"".join(b"\0" + self._pixels[y * stride : (y + 1) * stride] for y in range(self.height))
-        header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
-        parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-        return b"\x89PNG\r\n\x1a\n" + b"".join(_chunks(parts))
+        return encode_png(self.width, self.height, 3, self._pixels)
 
     def _blend(self, x: int, y: int, color: Color, coverage: float) -> None:
         if 0 <= x < self.width and 0 <= y < self.height:
@@ -81,8 +76,3 @@ def _cover(covered: dict[tuple[int, int], float], start: Point, end: Point, radi
                 coverage = min(1.0, coverage)
                 if coverage > covered.get((x, y), 0.0):
                     covered[x, y] = coverage
-
-
-def _chunks(parts: Iterable[tuple[bytes, bytes]]) -> Iterable[bytes]:
-    for name, data in parts:
-        yield struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

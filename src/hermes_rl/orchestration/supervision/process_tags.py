@@ -67,17 +67,6 @@ def tagged_processes(folder: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def child_pids(parent: int) -> list[int]:
-    """The pids of a process's live children."""
-    found = []
-    for pid in _all_pids():
-        with suppress(OSError, IndexError, ValueError):
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == parent and fields[0] not in "ZX":
-                found.append(pid)
-    return found
-
-
 def _all_pids() -> Iterator[int]:
     if sys.platform != "linux":
         return

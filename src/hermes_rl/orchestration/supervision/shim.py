@@ -18,18 +18,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hermes_rl.core.process_guard import (
+    IGNORED_SIGNALS,
+    kill_descendants,
+    kill_group,
+    reap_children,
+    run_guarded,
+    set_child_subreaper,
+)
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
 from hermes_rl.orchestration.supervision.failover import Failover, start_supervisor
 from hermes_rl.orchestration.supervision.process_tags import LAUNCH_FILE, shim_status_path, try_lock
-from hermes_rl.orchestration.supervision.subreaper import (
-    IGNORED_SIGNALS,
-    kill_descendants,
-    kill_group,
-    reap_orphans,
-    run_subreaper,
-    set_child_subreaper,
-)
 
 REDACTED = b"**********"
 # Shorter values are not keys, and redacting them would garble ordinary words.
@@ -123,7 +123,7 @@ class LogFile:
 LOCK_TIMEOUT = 5.0
 POLL_INTERVAL = 0.25
 DRAIN_TIMEOUT = 2.0
-# How long the subreaper may take to notice that its component was killed.
+# How long the guard may take to notice that its component was killed.
 KILL_GRACE = 2.0
 READ_BYTES = 64 * 1024
 SUPERSEDED = 76
@@ -149,35 +149,45 @@ class Shim:
             return
         output_r, output_w = os.pipe()
         report_r, report_w = os.pipe()
-        # Never closed here: the subreaper sees it close when this process dies.
+        # Never closed here: the guard sees it close when this process dies.
         lifeline_r, lifeline_w = os.pipe()
-        child = os.fork()
-        if child == 0:
+        shim, guard = os.getpid(), os.fork()
+        if guard == 0:
             for end in (output_r, report_r, lifeline_w):
                 os.close(end)
-            run_subreaper(self._spec, output_w, lifeline_r, report_w)
+            try:
+                run_guarded(
+                    self._spec["command"],
+                    lifeline_r,
+                    owner=shim,
+                    report=report_w,
+                    output=output_w,
+                    cwd=self._spec["cwd"],
+                )
+            finally:
+                os._exit(0)
         for end in (output_w, report_w, lifeline_r):
             os.close(end)
         self._selector.register(output_r, selectors.EVENT_READ, self._pump)
         self._selector.register(report_r, selectors.EVENT_READ, self._read_reports)
         os.set_blocking(output_r, False)
-        self._watch(child)
+        self._watch(guard)
         kill_descendants(self._process.pid if self._process else None)
         self._drain_output(output_r)
         self._exit_code = -signal.SIGKILL if self._exit_code is None else self._exit_code
         self._write_status()
 
-    def _watch(self, child: int) -> None:
-        """Wait for the subreaper, which ends after the component."""
+    def _watch(self, guard: int) -> None:
+        """Wait for the guard, which ends after the component."""
         failover = Failover(self._folder.parents[1], self._start_supervisor)
         term_sent = False
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
+        ended: dict[int, int] = {}
+        while reap_children(ended) and guard not in ended:
             for key, _ in self._selector.select(POLL_INTERVAL) if self._selector.get_map() else ():
                 if not key.data(key.fd):
                     self._selector.unregister(key.fd)
             if not self._selector.get_map():
                 time.sleep(0.01)
-            reap_orphans(child)
             failover.poll()
             if self._stop_at is None or self._process is None:
                 continue
@@ -187,7 +197,7 @@ class Shim:
             elif time.monotonic() > self._stop_at:
                 kill_group(self._process.pid)
                 if time.monotonic() > self._stop_at + KILL_GRACE:
-                    os.kill(child, signal.SIGKILL)
+                    os.kill(guard, signal.SIGKILL)
 
     def _pump(self, output: int) -> bool:
         """Copy output to the log; False at its end."""

@@ -3,7 +3,8 @@
 from collections import Counter
 
 from hermes_rl.core.histogram import Histogram
-from hermes_rl.http.prometheus import Requests, format_labels, histogram_lines, metric_lines, process_lines
+from hermes_rl.http.prometheus import format_labels, histogram_lines, metric_lines, process_lines
+from hermes_rl.http.request_metrics import Requests
 from hermes_rl.training.request_batching import CoalescingPolicy
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

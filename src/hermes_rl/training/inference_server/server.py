@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 
 from hermes_rl.http.auth import AuthMiddleware
 from hermes_rl.http.bodies import BodyLimit
-from hermes_rl.http.prometheus import MetricsMiddleware, Requests
+from hermes_rl.http.request_metrics import MetricsMiddleware, Requests
 from hermes_rl.http.server import allowed_hosts, listen, serve_in_background
 from hermes_rl.http.tracing import tracing_middleware
 from hermes_rl.training.inference_server.config import Formats, InferenceSettings

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hermes_rl.viewer import json_scanner, lenient_json
+from hermes_rl.core import json_scanner
+from hermes_rl.viewer import lenient_json
 from hermes_rl.viewer.summaries import (
     MAX_ROLLOUTS,
     GroupEntry,

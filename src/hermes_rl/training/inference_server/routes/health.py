@@ -3,9 +3,10 @@
 import time
 
 from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 
-from hermes_rl.http.prometheus import Requests
+from hermes_rl.http.prometheus import MetricsResponse
+from hermes_rl.http.request_metrics import Requests
 from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.training.inference_server.config import InferenceSettings
 from hermes_rl.training.inference_server.metrics import TokenCounts, prometheus_text
@@ -47,7 +48,7 @@ def health_routes(
         }
         return json_response({"object": "list", "data": [model]})
 
-    @routes.get("/metrics", response_class=PlainTextResponse)
+    @routes.get("/metrics", response_class=MetricsResponse)
     async def metrics() -> str:
         """Prometheus metrics."""
         return prometheus_text(requests, counts, policy)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_rl.api.atropos.json_split import MAX_ELEMENTS, Value, split_object, split_objects
+from hermes_rl.api.atropos.members import MAX_ELEMENTS, Value, split_object, split_objects
 from hermes_rl.core import fast_json
 
 JSON = st.recursive(
@@ -86,3 +86,8 @@ def test_more_elements_than_a_group_can_have_are_refused() -> None:
 def test_what_is_no_whole_object_cannot_be_cut(text: bytes) -> None:
     with pytest.raises(ValueError, match="at byte"):
         split_object(text)
+
+
+def test_escaped_quotes_without_an_end_are_refused() -> None:
+    with pytest.raises(ValueError, match="not closed"):
+        split_object(b'{"a":["' + b'\\"x' * 300_000 + b"]")

@@ -1,14 +1,16 @@
-"""Where the parts of a JSON line stand, against the json module's own reading."""
+"""Byte ranges of JSON, compared with what the json module reads."""
 
 import contextlib
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.viewer import json_scanner
+from hermes_rl.core import json_scanner
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -61,6 +63,43 @@ def test_what_is_torn_is_refused(raw: bytes) -> None:
         list(json_scanner.members(raw))
 
 
-def test_a_line_that_never_closes_its_quote_is_refused_in_time_that_grows_with_its_length() -> None:
-    with pytest.raises(ValueError, match="no end"):
-        list(json_scanner.members(b'{"a":["' + b'\\"x' * 300_000))
+@pytest.mark.parametrize("raw", [b'{"a":1,}', b'{"a":1 "b":2}', b'{"a":1,,"b":2}', b'{,"a":1}', b'{"a" 1}', b'{"a":1]'])
+def test_a_wrong_comma_or_colon_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"expected .* at byte"):
+        list(json_scanner.members(raw))
+
+
+@pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_value_is_refused_beyond_the_depth_limit(brackets: tuple[bytes, bytes]) -> None:
+    def nested(depth: int) -> bytes:
+        return brackets[0] * depth + b"1" + brackets[1] * depth
+
+    raw = nested(json_scanner.MAX_DEPTH)
+    assert json_scanner.value_end(raw, 0) == len(raw)
+    with pytest.raises(ValueError, match="more than 500 levels"):
+        json_scanner.value_end(nested(json_scanner.MAX_DEPTH + 2), 0)
+
+
+HOSTILE = {
+    "escaped quotes, not closed": lambda n: b'["' + b'\\"x' * n + b"]",
+    "escaped quotes, closed": lambda n: b'["' + b'\\"x' * n + b'"]',
+    "open arrays": lambda n: b"[1," * n + b"]",
+    "arrays of numbers, not closed": lambda n: b"[" + b"[1]," * n,
+    "arrays of strings, not closed": lambda n: b"[" + b'["]"],' * n,
+    "deep arrays before a far bracket": lambda n: b"[1," * 400 + b"{}," * n + b"]",
+    "quotes": lambda n: b"[" + b'"x' * n + b"]",
+}
+
+
+@pytest.mark.parametrize("build", HOSTILE.values(), ids=HOSTILE)
+def test_the_time_grows_linearly(build: Callable[[int], bytes]) -> None:
+    """Sixteen times the size takes about 16 times as long; a quadratic scan takes 256 times as long."""
+
+    def seconds(raw: bytes) -> float:
+        began = time.thread_time()
+        with contextlib.suppress(ValueError):
+            json_scanner.value_end(raw, 0)
+        return time.thread_time() - began
+
+    small, large = (min(seconds(build(n)) for _ in range(3)) for n in (2_000, 32_000))
+    assert large < 64 * max(small, 0.0001)

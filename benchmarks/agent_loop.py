@@ -38,7 +38,7 @@ from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import tool
 from hermes_rl.tools.toolset import OpenToolset
-from hermes_rl.tracing.span import Scope, TracedSpan, span
+from hermes_rl.tracing.span import Trace, TracedSpan, span
 from hermes_rl.tracing.tracer import FLUSH_INTERVAL_S, ExportConfig, Tracer
 
 HERE = Path(__file__).resolve().parent
@@ -197,7 +197,7 @@ async def play_traced(base_url: str, collector: str, slices: int, rollouts: int,
             os.sched_setaffinity(tracer.exporter, {0})
         for number in range(slices + 1):
             for side in ("off", "on") if number % 2 else ("on", "off"):
-                root = TracedSpan(Scope(tracer, f"{number + 1:032x}"), 0, "benchmark", {})
+                root = TracedSpan(Trace(tracer, f"{number + 1:032x}"), 0, "benchmark", {})
                 cpu = time.process_time()
                 with root if side == "on" else nullcontext():
                     assert await in_flight(client.rollout, 64, rollouts, 0.0) == rollouts

@@ -72,7 +72,7 @@ class HarborConfig(HermesAgentEnvConfig):
     tasks: list[str] | None = Field(default=None, description="Names of the task folders to load; all when left out.")
     images: dict[str, str] = Field(
         default_factory=dict,
-        description="What stands for an image that tasks name: {NAME: ANOTHER}; a tar or directory for bubblewrap.",
+        description="Replacements for images that tasks name: {NAME: ANOTHER}; a tar or directory for bubblewrap.",
     )
 
 
@@ -198,7 +198,7 @@ class HarborEnv(HermesAgentBaseEnv):
     async def setup(self) -> None:
         config, backend = self.config, await tried_backend(self.config)
         if not backend.capabilities.isolates_files:
-            raise ConfigError(f"the backend {backend.name} is no sandbox, which harbor's tasks need: take another")
+            raise ConfigError(f"the backend {backend.name} is not a sandbox, which harbor's tasks need; choose another")
         tasks = load_tasks(Path(config.dataset_name or OUR_TASKS), config.tasks)
         self.specs: dict[str, SandboxSpec] = {}
         problems: list[str] = []
@@ -213,7 +213,7 @@ class HarborEnv(HermesAgentBaseEnv):
                 problems.append(f"{task.name}: {error}")
         if problems:
             raise ConfigError(
-                "some tasks ask for what is not done here (docs/environments/harbor.md); mend them, or choose others "
+                "some tasks need unsupported features (docs/environments/harbor.md); change them, or choose others "
                 "with --env.tasks:\n" + "\n".join(problems)
             )
         self.tasks = {task.name: task for task in tasks}

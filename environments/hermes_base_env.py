@@ -1,4 +1,4 @@
-"""The seeds' name for the base class, its configuration and what they imported beside it."""
+"""The seeds' module name for the base class, its configuration, and the other names they imported from it."""
 
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult

@@ -1,6 +1,6 @@
-"""swe: small Python repositories with a planted bug, to be mended from a user's report; scored by hidden cases.
+"""swe: small Python repositories with a planted bug, to be fixed from a user's report; scored by hidden cases.
 
-Each case runs in a process of its own that uses the package and tells what came of it. What it should have told never
+Each case runs in its own process, which uses the package and reports the result. The expected result never
 enters a sandbox. `scripts/make_swe_data.py` made the repositories.
 """
 

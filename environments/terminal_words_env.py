@@ -54,7 +54,7 @@ class Family:
     done: Callable[[str, State], State]
     has_files: bool = True
     answer: str | None = None
-    """What is said at the end, in a second turn; None where the command is all."""
+    """The final answer, in a second turn; None if the command is the whole answer."""
 
 
 FAMILIES = {
@@ -172,7 +172,7 @@ class TerminalWordsEnv(HermesAgentBaseEnv):
         return replace(super().sandbox_spec(item), files=files_of(item))
 
     async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> Reward:
-        # Calls, not uses: a program whose only turn is over tells nobody what its call gave.
+        # Calls, not uses: a program whose only turn is over does not report the result of its call.
         score = float(bool(result.tool_calls) and answered(item, result) and left_as_asked(item, ctx))
         return Reward(score, {item["family"]: score})
 

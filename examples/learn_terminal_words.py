@@ -62,7 +62,7 @@ def main(told: argparse.Namespace) -> int:
         flags = [text for name, value in options.items() for text in (f"--tinker.{name}", str(value))]
         processes.append(start(out / "trainer.log", "trainer", "--run", RUN, "--stay", *flags))
         before = evaluated(out / "before", inference, environment, told.samples)
-        # Groups in which all are right teach nothing; made anew until some differ, they hold up the last steps.
+        # Groups in which all rollouts are right teach nothing, and repeating them would delay the last steps.
         also = ["--env.rollout_server_url", api, "--env.ensure_scores_are_not_same", "false"]
         also += ["--env.total_steps", str(told.steps)]
         serving = start(out / "serve.log", "serve", "terminal_words", *environment, *also)
@@ -180,6 +180,6 @@ if __name__ == "__main__":
     parser.add_argument("--vllm", default="", help="addresses of vLLM servers that sample, by commas")
     parser.add_argument("--agent", type=Path, help="a program that is the agent, through the gateway; ours if left out")
     parser.add_argument("--out", type=Path, default=Path("learned"), help="%(default)s")
-    # So that whoever ends it leaves no process behind.
+    # So that no process is left behind, however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(parser.parse_args()))

@@ -37,7 +37,7 @@ from hermes_rl.evaluation.statistics.intervals import (
     mean_interval,
     widen_to_student_t,
 )
-from hermes_rl.evaluation.statistics.paired import compare, difference_interval, mcnemar, sign_flip
+from hermes_rl.evaluation.statistics.paired import difference_interval, mcnemar, paired_test, sign_flip
 from hermes_rl.evaluation.statistics.pass_at_k import (
     all_pass,
     at_least_one_passes,
@@ -262,7 +262,7 @@ def _simulate_test(cell: Cell) -> Found:
                 {str(item): _spelt_out(int(count), cell.k) for item, count in enumerate(counts[number])}
                 for counts in (before, after)
             ]
-            _same(cell, compare(*pair).p_value, p)
+            _same(cell, paired_test(*pair).p_value, p)
         rejected += p <= 1 - LEVEL
     nothing = math.nan
     return Found(cell, nothing, nothing, nothing, nothing, rejected / cell.evaluations)

@@ -84,7 +84,7 @@ def asked(run: Run) -> str:
 
 
 def held(rows: Iterable[dict[str, Any]]) -> str:
-    """The simulation beside the measurement, with the turn's cost of the slowest model at the most in flight."""
+    """The simulation compared with the measurement, with the turn's cost of the slowest model at the most in flight."""
     alone = [row for row in rows if row["replicas"] == 1]
     slowest = max(row["delay"] for row in alone)
     base = max((row for row in alone if row["delay"] == slowest), key=lambda row: row["in_flight"])
@@ -107,7 +107,7 @@ def held(rows: Iterable[dict[str, Any]]) -> str:
         f"One cost a turn, {service * 1000:.2f} ms, for all lines. Measured waits are longer: bursts, the collector, "
         "the start of all rollouts in one moment. Measured cores are less at high rates: beginning and end count in."
     )
-    return table("The simulation beside what was measured", head, lines, note)
+    return table("Simulation and measurement", head, lines, note)
 
 
 def needed(run: Run, measured: Measured) -> str:

@@ -209,7 +209,7 @@ def environment_needs(run: Run, measured: Measured) -> list[Need]:
             "6 bytes a prompt token, 25 a sampled one, in JSON",
             "assumed",
             run.rollouts * machines * network_mb(run) * FULL / (asked + answered),
-            "more machines for the environments, or a router beside the engines that keeps prompts",
+            "more machines for the environments, or a router next to the engines that caches prompts",
         ),
         Need(
             "ports to the engines",

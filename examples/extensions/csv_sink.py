@@ -11,7 +11,7 @@ from hermes_rl.sinks.worker import Row, SinkRun
 
 
 class CsvSink:
-    """Every method may block: a sink has a thread of its own."""
+    """Every method may block: a sink runs in its own thread."""
 
     package = "csv"
 

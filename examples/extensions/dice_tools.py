@@ -1,4 +1,4 @@
-"""A toolset in one file: dice that every rollout rolls anew.
+"""A toolset in one file: dice, rolled separately for every rollout.
 
 Use it with `--env.enabled_toolsets '["examples/extensions/dice_tools.py:DICE"]'`.
 """

@@ -17,7 +17,7 @@ class XmlParser:
     name = "xml"
     # Text that holds one of these but no readable call is counted as a leaked call.
     markers = ("<call ",)
-    # What a model is told about tools where its chat template has no words for them.
+    # How tools are described to a model whose chat template does not support them.
     tool_format = ToolFormat(
         'For each call, write its arguments as JSON: <call name="NAME">{"key": "value"}</call>',
         lambda call, _: f'<call name="{call.name}">{arguments_json(call.arguments)}</call>',

@@ -13,13 +13,13 @@ from .markdown import bars, prose, table
 PRESETS = ("laptop", "self-hosted", "tinker")
 SETTINGS = """# Settings
 
-Every field of every section, with what it takes and what it is when nobody says anything. Made from the models that
-check them. The command line goes over the file, the file over the environment's `config_init`; a run has a
-[preset](presets.md) besides ([where the values come from](../run-configuration.md#where-the-values-come-from))."""
+Every field of every section, with its allowed values and its default. Generated from the models that validate them. The
+command line overrides the file, and the file overrides the environment's `config_init`. A run also has a
+[preset](presets.md) ([where the values come from](../run-configuration.md#where-the-values-come-from))."""
 PRESETS_INTRODUCTION = """# Presets
 
-What `--preset` brings to a run. A locked field cannot be edited; an override stands above what the environment says, a
-default below. [Configuring a run](../run-configuration.md#presets) says how to write one of your own."""
+The values that `--preset` sets for a run. A locked field cannot be edited. An override takes precedence over the
+environment's value; a default does not. See [configuring a run](../run-configuration.md#presets) to write your own."""
 SECTION_TITLES = {
     "env": "The environment",
     "openai": "The endpoint",
@@ -28,10 +28,10 @@ SECTION_TITLES = {
 }
 SECTION_NOTES = {
     "env": "Flags `--env.FIELD` of `process`, `evaluate`, `serve`, `validate` and others; section `env` of a file for "
-    "`--config`. An environment may have fields of its own: `hermes-rl env show NAME` lists them.",
+    "`--config`. An environment may have its own fields: `hermes-rl env show NAME` lists them.",
     "openai": "Flags `--openai.FIELD`; section `openai`, a list of them for several endpoints.",
     "tinker": "Flags `--tinker.FIELD` of `hermes-rl trainer`; section `tinker`.",
-    "engine": "Of a run that starts an engine of its own; `--set engine.FIELD=VALUE` of `hermes-rl train`.",
+    "engine": "For runs that start their own engine; `--set engine.FIELD=VALUE` of `hermes-rl train`.",
 }
 
 

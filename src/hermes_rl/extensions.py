@@ -41,7 +41,7 @@ class ExtensionKind:
     extras: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     special: tuple[str, ...] = ()
-    """Names that the setting gives a meaning of its own, for messages."""
+    """Names with a special meaning in this setting, for messages."""
 
     @property
     def group(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.ask_endpoint import CHOICES, ask_for_endpoint
-from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_page
+from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_report
 from hermes_rl.inference.config import ServerType
 from tests.support.scripted_model import ScriptedModel, Status, Text
 
@@ -138,7 +138,7 @@ def test_process_does_not_read_a_long_file_again_for_a_page_that_nobody_asked_fo
     groups = tmp_path / "groups.jsonl"
     with groups.open("wb") as file:
         file.truncate(MAX_PAGE_SOURCE_BYTES + 1)
-    assert write_page(groups) is None
+    assert write_report(groups) is None
     assert [path.name for path in tmp_path.iterdir()] == ["groups.jsonl"]
 
 

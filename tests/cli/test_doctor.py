@@ -19,7 +19,7 @@ def test_a_machine_that_has_all_it_needs_is_healthy() -> None:
     told = json.loads(done.stdout)
     assert [one for one in told["findings"] if one["state"] == "missing"] == []
     assert (done.returncode, told["healthy"]) == (0, True)
-    assert all(set(one) == {"check", "state", "what", "mend"} for one in told["findings"])
+    assert all(set(one) == {"check", "state", "what", "fix"} for one in told["findings"])
 
 
 def test_what_is_missing_is_told_last_with_the_line_that_mends_it_and_status_1() -> None:

@@ -23,4 +23,4 @@ def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) ->
 
 
 def test_a_pause_after_any_number_of_tries_is_within_its_bound() -> None:
-    assert all(5.0 <= backoff_seconds(attempt, first=0.1, longest=10.0) <= 10.0 for attempt in (7, 64, 10**9))
+    assert all(5.0 <= backoff_seconds(attempt, initial=0.1, maximum=10.0) <= 10.0 for attempt in (7, 64, 10**9))

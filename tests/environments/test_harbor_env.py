@@ -248,7 +248,7 @@ async def test_all_reasons_are_told_at_once_and_others_can_be_chosen(tmp_path: P
 
 
 async def test_the_host_itself_is_no_place_for_tasks() -> None:
-    with pytest.raises(ConfigError, match="local is no sandbox"):
+    with pytest.raises(ConfigError, match="local is not a sandbox"):
         async with bundled("harbor", Player(), terminal_backend="local"):
             pass
 

@@ -21,7 +21,7 @@ from statsmodels.stats.proportion import proportion_confint
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.evaluation.statistics.distributions import beta_cdf, beta_quantile, clopper_pearson, student_t_quantile
 from hermes_rl.evaluation.statistics.intervals import Bounds, Interval, mean_interval
-from hermes_rl.evaluation.statistics.paired import MONTE_CARLO_DRAWS, compare, mcnemar, sign_flip
+from hermes_rl.evaluation.statistics.paired import MONTE_CARLO_DRAWS, mcnemar, paired_test, sign_flip
 from hermes_rl.evaluation.statistics.pass_at_k import pass_at_k, pass_hat_k
 
 ROOT = Path(__file__).parents[2]
@@ -292,7 +292,7 @@ def test_mcnemar_agrees_with_scipy_and_statsmodels(wins: int, losses: int) -> No
 def test_single_binary_samples_are_compared_by_mcnemar() -> None:
     first = scored(*[[0.0]] * 9, *[[1.0]] * 2, *[[1.0]] * 7)
     second = scored(*[[1.0]] * 9, *[[0.0]] * 2, *[[1.0]] * 7)
-    comparison = compare(first, second)
+    comparison = paired_test(first, second)
     assert comparison.method == "exact McNemar"
     assert (comparison.wins, comparison.losses, comparison.ties) == (9, 2, 7)
     assert comparison.p_value == pytest.approx(stats.binomtest(9, 11).pvalue)
@@ -354,7 +354,7 @@ def test_random_signs_never_claim_certainty() -> None:
 
 def test_large_comparisons_of_binary_samples_are_still_exact() -> None:
     first, second = (scored(*beta_binomial(seed, 1000, 8, mean, 0.5)) for seed, mean in ((1, 0.4), (2, 0.43)))
-    comparison = compare(first, second)
+    comparison = paired_test(first, second)
     assert comparison.method == "exact sign flips"
     differences = [np.mean(second[item]) - np.mean(first[item]) for item in first]
     assert comparison.p_value == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.005)
@@ -363,37 +363,37 @@ def test_large_comparisons_of_binary_samples_are_still_exact() -> None:
 def test_items_of_one_evaluation_alone_are_named_and_do_not_count() -> None:
     first = {"a": [1.0], "b": [0.0], "c": [1.0]}
     second = {"d": [0.0], "c": [1.0], "b": [1.0]}
-    comparison = compare(first, second)
+    comparison = paired_test(first, second)
     assert (comparison.only_in_first, comparison.only_in_second) == (("a",), ("d",))
     assert (comparison.first_mean, comparison.second_mean) == (0.5, 1.0)
     assert comparison.difference.n_items == 2
 
 
 def test_an_item_without_a_score_is_as_if_absent() -> None:
-    comparison = compare({"a": [1.0], "b": []}, {"a": [1.0], "b": [1.0]})
+    comparison = paired_test({"a": [1.0], "b": []}, {"a": [1.0], "b": [1.0]})
     assert comparison.only_in_second == ("b",)
 
 
 def test_evaluations_that_share_no_item_are_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"no scored item in common \(1 in the first, 1 in the second\); compare two"):
-        compare({"a": [1.0], "b": []}, {"b": [1.0]})
+        paired_test({"a": [1.0], "b": []}, {"b": [1.0]})
 
 
 def test_an_evaluation_does_not_differ_from_itself() -> None:
     scores = scored(*beta_binomial(11, 60, 4, 0.5, 0.5))
-    comparison = compare(scores, scores)
+    comparison = paired_test(scores, scores)
     assert (comparison.p_value, comparison.ties) == (1.0, 60)
     assert comparison.difference.low < 0 < comparison.difference.high
     assert comparison.difference.high - comparison.difference.low < 0.25
 
 
 def test_the_same_scores_in_another_order_are_a_tie() -> None:
-    assert compare(scored([0.1, 0.2, 0.3]), scored([0.3, 0.2, 0.1])).ties == 1
+    assert paired_test(scored([0.1, 0.2, 0.3]), scored([0.3, 0.2, 0.1])).ties == 1
 
 
 def test_a_swap_of_the_two_mirrors_the_comparison() -> None:
     first, second = (scored(*beta_binomial(seed, 80, 4, mean, 0.5)) for seed, mean in ((1, 0.3), (2, 0.5)))
-    there, back = compare(first, second), compare(second, first)
+    there, back = paired_test(first, second), paired_test(second, first)
     assert ends(back.difference) == pytest.approx((-there.difference.high, -there.difference.low))
     assert back.p_value == pytest.approx(there.p_value)
     assert (back.wins, back.losses) == (there.losses, there.wins)
@@ -406,7 +406,7 @@ def test_the_difference_of_scores_of_unknown_range_has_at_least_the_interval_of_
     theirs = stats.ttest_rel(
         [scores[0] for scores in second.values()], [scores[0] for scores in first.values()]
     ).confidence_interval(0.95)
-    difference = compare(first, second).difference
+    difference = paired_test(first, second).difference
     assert difference.low <= theirs.low + 1e-9
     assert difference.high >= theirs.high - 1e-9
 

@@ -25,7 +25,7 @@ from tests.support.scripted_model import (
 )
 
 ASK: list[Message] = [{"role": "user", "content": "one two three"}]
-QUICK = RetryPolicy(first_wait=0.01, longest_wait=0.02, rest=0.05)
+QUICK = RetryPolicy(first_wait=0.01, max_wait=0.02, rest=0.05)
 
 
 @asynccontextmanager

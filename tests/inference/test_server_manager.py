@@ -34,7 +34,7 @@ from tests.support.scripted_model import (
 )
 
 ASK: list[Message] = [{"role": "user", "content": "one two three"}]
-QUICK = RetryPolicy(first_wait=0.01, longest_wait=0.02)
+QUICK = RetryPolicy(first_wait=0.01, max_wait=0.02)
 SECRET = "sk-very-secret"
 FAULTS: dict[str, Reply] = {
     "http_500": Status(500, "out of memory"),
@@ -222,7 +222,7 @@ async def test_a_retry_after_beyond_the_deadline_is_not_waited_for() -> None:
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    policy = RetryPolicy(first_wait=1.0, longest_wait=10.0)
+    policy = RetryPolicy(first_wait=1.0, max_wait=10.0)
     longest = [max(policy.wait_before(attempt, None) for _ in range(200)) for attempt in range(6)]
     assert all(limit / 2 < wait <= limit for wait, limit in zip(longest, [1, 2, 4, 8, 10, 10], strict=True))
 

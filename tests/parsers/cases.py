@@ -1,6 +1,6 @@
-"""Texts as models write them, well and badly, for every format; what each stands for is known from how it was made.
+"""Texts as models write them, valid and broken, for every format. Each is built from the calls it must parse to.
 
-The same seed gives the same texts. `CASES` are read by our parsers in tests/parsers and by vLLM's in tests/engines.
+The same seed gives the same texts. tests/parsers runs our parsers on `CASES`, tests/engines runs vLLM's.
 """
 
 import json
@@ -59,7 +59,7 @@ PROSE = [
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a format writes calls. `broken` are whole calls that nobody can read, each a single one."""
+    """How a format writes calls. `broken` are single calls that cannot be parsed."""
 
     name: str
     parser: str
@@ -70,7 +70,7 @@ class Format:
     close: str = ""
     broken: tuple[str, ...] = ()
     markup: tuple[str, ...] = ()
-    # Whether a call counts only when it is closed: arguments may follow as long as it is not.
+    # Whether a call counts only if it is closed, because more arguments could follow.
     must_close: bool = False
 
     def text(self, *calls: str) -> str:
@@ -79,7 +79,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text, the calls it stands for, and how many others in it cannot be read. `kind` names its class of input."""
+    """A text, its calls, and the number of broken calls in it. `kind` names its class of input."""
 
     format: str
     parser: str
@@ -389,7 +389,7 @@ def cut_short(f: Format, rng: random.Random) -> Made:
 
 
 def cut_before_the_end(f: Format, rng: random.Random) -> Made:
-    """All of the last call is there but what closes it, which a server may take for the end of the text."""
+    """Only the end of the last call is missing, because a server may treat that as the end of the text."""
     calls = [any_call(rng) for _ in range(rng.randint(1, 2))]
     text = f.text(*(f.call(*call) for call in calls)).removesuffix(f.close)
     return (text, calls[:-1], 1) if f.must_close else (text, calls, 0)
@@ -402,7 +402,7 @@ def markup_in_value(f: Format, rng: random.Random) -> Made:
 
 
 def thinking(f: Format, rng: random.Random) -> Made:
-    """A call that the model only thought of, and the one that it made."""
+    """A call inside reasoning, followed by a real one."""
     thought, call = (f.text(f.call(*any_call(rng))) for _ in range(2)), any_call(rng)
     return f"<think>Should I write {next(thought)} now?</think>\n{f.text(f.call(*call))}", [call], 0
 
@@ -454,7 +454,7 @@ Special: TypeAlias = list[tuple[str, str, list[Call], int]]
 
 
 def odd_objects(f: Format, wrap: Callable[[str], str], key: str = "arguments") -> Special:
-    """Objects with a name whose arguments are not an object, or are strange inside."""
+    """Objects with a name whose arguments are not an object, or have odd contents."""
     good = f.call("terminal", {"command": "ls"})
     listed: Call = ("terminal", {"command": "ls"})
 
@@ -533,7 +533,7 @@ LS = ("terminal", {"command": "ls"})
 
 
 def json_arguments(f: Format) -> Special:
-    """For formats where the arguments stand alone."""
+    """For formats with bare arguments."""
     return [
         ("wrong_types", f.text(f.call("terminal", WRONG_TYPES)), [("terminal", WRONG_TYPES)], 0),
         ("array_arguments", f.text(f.call("now", [1]), f.call(*LS)), [("now", [1]), LS], 0),

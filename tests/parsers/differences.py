@@ -1,7 +1,7 @@
-"""Where our parsers read a text otherwise than vLLM 0.32, and why. The table of docs/parsers.md is made from this.
+"""Texts that our parsers parse differently from vLLM 0.32, and why. The table in docs/parsers.md is made from this.
 
 `python -m tests.parsers.differences` prints that table. Each entry counts the cases of tests/parsers/cases.py that
-differ, so neither a new difference nor one that is gone stays unseen.
+differ, so a test fails when a difference appears or disappears.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ DIFFERENCES = (
         "a broken call between two good ones",
         "no call at all",
         "the two good calls, and the broken one is reported",
-        "the model's good work is not lost, and it can be told what was wrong",
+        "the good calls are kept, and the model learns what was wrong",
     ),
     Difference(
         "broken_neighbour",
@@ -44,7 +44,7 @@ DIFFERENCES = (
         "a broken call between two good ones",
         "a third call with arguments that are not JSON, without a name, or with the next call's arguments",
         "the two good calls, and the broken one is reported",
-        "nobody runs a call that the model did not make",
+        "a call that the model did not make must not run",
     ),
     Difference(
         "broken_neighbour",
@@ -76,7 +76,7 @@ DIFFERENCES = (
         "the text ends in the middle of the last call",
         "no call, not even those that were complete",
         "the complete calls, and the last one is reported as broken",
-        "the model's good work is not lost",
+        "the complete calls are kept",
     ),
     Difference(
         "cut_short",
@@ -100,7 +100,7 @@ DIFFERENCES = (
         "only the `]` of the list is missing",
         "no call",
         "all calls",
-        "each object is complete in itself",
+        "each object is complete",
     ),
     Difference(
         "cut_before_the_end",
@@ -108,7 +108,7 @@ DIFFERENCES = (
         "only the last `</tool_call>` is missing",
         "the call",
         "the last one is reported as broken",
-        "nothing says that no further argument was to come",
+        "more arguments could have followed",
     ),
     Difference(
         "markup_in_value",
@@ -116,7 +116,7 @@ DIFFERENCES = (
         "the format's own markers inside a string",
         "no call",
         "the string as written",
-        "an agent may write a file about tool calls",
+        "an agent may write a file that contains tool calls",
     ),
     Difference(
         "markup_in_value",
@@ -149,16 +149,16 @@ DIFFERENCES = (
             6,
         ),
         "a call inside `<think>…</think>` before the real one",
-        "both calls, unless a reasoning parser was configured and took the thinking away",
-        "the real one; the thinking stays in the content",
-        "a thought is not an act, and the server's configuration should not decide it",
+        "both calls, unless a configured reasoning parser removed the reasoning",
+        "the real one; the reasoning stays in the content",
+        "a call in reasoning is not meant to run, whatever the server's configuration",
     ),
     Difference(
         "thinking",
         {"mistral": 6},
         "a call inside `<think>…</think>` before the real one",
-        "the call that was only thought of, and not the real one",
-        "the real one; the thinking stays in the content",
+        "the call in the reasoning, and not the real one",
+        "the real one; the reasoning stays in the content",
         "as above",
     ),
     Difference(
@@ -175,7 +175,7 @@ DIFFERENCES = (
         "an object with a name and no arguments",
         "no call",
         "the call with arguments `{}`",
-        "models leave out what is empty",
+        "models omit empty arguments",
     ),
     Difference(
         "string_arguments",
@@ -183,15 +183,15 @@ DIFFERENCES = (
         "the arguments are JSON inside a string",
         "a string inside a string",
         "the JSON that the model wrote",
-        "models write it so, as the OpenAI API does; mistral's parser in vLLM does the same",
+        "models do this, as the OpenAI API does; mistral's parser in vLLM does the same",
     ),
     Difference(
         "array_arguments",
         {"mistral_named": 1},
         "the arguments are an array",
         "one call whose name is both calls' text",
-        "both calls; the check of arguments refuses the array",
-        "the model can be told",
+        "both calls; argument validation rejects the array",
+        "the model gets an error message",
     ),
     Difference(
         "empty_arguments",
@@ -207,31 +207,31 @@ DIFFERENCES = (
         "`NaN` in the arguments",
         "arguments with `NaN`, which is not JSON",
         "reported as broken",
-        "the next reader would fail on it",
+        "a later JSON parser would fail on it",
     ),
     Difference(
         "half_a_pair",
         each((*HERMES_LIKE, "mistral", *LLAMA), 1),
-        "half a surrogate pair as an escape",
+        "a lone surrogate as an escape",
         "a string that cannot be encoded",
         "U+FFFD in its place",
-        "one odd character does not lose a rollout",
+        "one odd character must not cost a rollout",
     ),
     Difference(
         "wrong_types",
         {"mistral_named": 1, "kimi_k2": 1},
-        "JSON values of another type than the schema's",
+        "JSON values whose type differs from the schema's",
         "changed to the schema's type",
         "as the model wrote them",
-        "JSON has types; the check of arguments tells the model, which is to learn them",
+        "JSON has types; argument validation reports the error, so the model can learn them",
     ),
     Difference(
         "long_number",
         {"qwen3_coder": 1, **each(GLM, 1)},
-        "a whole number beyond 2⁵³ where the schema says `number`",
+        "an integer over 2⁵³ where the schema says `number`",
         "the nearest float",
         "the number",
-        "ids are such numbers",
+        "ids can be such numbers",
     ),
     Difference(
         "next_call_opened_before_this_is_closed",
@@ -247,7 +247,7 @@ DIFFERENCES = (
         "the last `</parameter>` is missing",
         "the call without that parameter",
         "the call with it",
-        "`</function>` says where it ends",
+        "`</function>` ends it",
     ),
     Difference(
         "value_not_closed",
@@ -255,7 +255,7 @@ DIFFERENCES = (
         "the last `</arg_value>` is missing",
         "the call without that argument",
         "the call with it",
-        "`</tool_call>` says where it ends",
+        "`</tool_call>` ends it",
     ),
     Difference(
         "function_not_closed",
@@ -263,7 +263,7 @@ DIFFERENCES = (
         "`</function>` is missing",
         "the next call is lost; at the end of the text the call counts",
         "the next call counts; at the end of the text the call is reported as broken",
-        "`</tool_call>` says where it ends; the end of the text does not say that no parameter was to come",
+        "`</tool_call>` ends the call; at the end of the text more parameters could have followed",
     ),
     Difference(
         "section_missing",
@@ -271,7 +271,7 @@ DIFFERENCES = (
         "calls without the marker that begins all calls",
         "no call",
         "the calls",
-        "the agent would end with its calls as its last words",
+        "otherwise the agent would end with unparsed calls as its answer",
     ),
     Difference(
         "pretty",
@@ -290,10 +290,20 @@ DIFFERENCES = (
         "there is no other type",
     ),
     Difference(
-        "no_fence", {"deepseek_v3": 1}, "no code fence around the arguments", "no call", "the call", "it is clear"
+        "no_fence",
+        {"deepseek_v3": 1},
+        "no code fence around the arguments",
+        "no call",
+        "the call",
+        "the call is unambiguous",
     ),
     Difference(
-        "no_index", {"kimi_k2": 1}, "an id without `:0`", "no call", "the call, with an id of ours", "it is clear"
+        "no_index",
+        {"kimi_k2": 1},
+        "an id without `:0`",
+        "no call",
+        "the call, with a generated id",
+        "the call is unambiguous",
     ),
     Difference(
         "colon_in_name",
@@ -309,15 +319,15 @@ DIFFERENCES = (
         "a tool that was not offered",
         "no call",
         "the call; the agent loop answers that there is no such tool",
-        "the model can be told",
+        "the model gets an error message",
     ),
     Difference(
         "answer_beside_a_call",
         each(LLAMA, 2),
-        "other braces beside a call",
+        "other braces next to a call",
         "no call",
         "the call; the rest is content",
-        "code and JSON are ordinary words of an agent",
+        "agents write code and JSON in ordinary text",
     ),
     Difference(
         "two_lists",
@@ -349,7 +359,7 @@ DIFFERENCES = (
         "a name and then nothing",
         "the call with arguments `{}`",
         "reported as broken",
-        "the name itself may be cut short",
+        "the name itself may be truncated",
     ),
 )
 

@@ -1,8 +1,8 @@
-"""Hostile inputs for every tool-call parser, and what came of them: faults, CPU, and how time grows with the text.
+"""Hostile inputs for every tool-call parser, and the results: faults, CPU time, and its growth with the text.
 
 Inputs are the texts of tests/parsers/cases.py with random edits, cuts and joins, random bytes as text, markers repeated
-without end, and JSON nested without end. Most are small, some have 64 KB; a ladder of hostile shapes goes on to 1 MB.
-The same seed gives the same inputs. CPU that looks too long is measured again: a machine may be busy.
+without end, and JSON nested without end. Most are small, some have 64 KB; a ladder of hostile shapes goes up to 1 MB.
+The same seed gives the same inputs. A CPU time over the goal is measured again, because the machine may be busy.
 """
 
 import gc
@@ -18,7 +18,7 @@ from tests.parsers.cases import CASES, FORMATS, TOOLS, Format
 LARGE, LARGEST = 64 * 1024, 1024 * 1024
 CPU_GOAL_MS, RATIO_GOAL = 50.0, 3.0
 LARGE_EVERY = 1_000
-# A text of 1 MB that is read this fast needs no ratio: it would be one of noise.
+# For a text of 1 MB parsed this fast, the ratio would be noise.
 NOTHING_MS = 5.0
 
 JSON_PIECES = [
@@ -170,7 +170,7 @@ def nested(rng: random.Random, f: Format) -> str:
 
 
 def large(rng: random.Random, f: Format) -> str:
-    """64 KB of one of the above, over and over."""
+    """One of the above, repeated up to 64 KB."""
     text = ""
     while not text:
         text = rng.choice(MAKERS)(rng, f)
@@ -191,7 +191,7 @@ MAKERS: tuple[Callable[[random.Random, Format], str], ...] = (
 
 @dataclass
 class Findings:
-    """What the run saw: counts, faults, and the slowest input of each size."""
+    """Results of a run: counts, faults, and the slowest input of each size."""
 
     inputs: int = 0
     large_inputs: int = 0
@@ -252,7 +252,7 @@ def fuzz(count: int, seed: int, found: Findings, progress: Callable[[int], objec
 
 
 def shapes(f: Format) -> Iterator[tuple[str, str]]:
-    """What comes first, and what is then repeated."""
+    """A prefix, and the piece repeated after it."""
     openings = {"", f.around[0], f.call("now", {"x": 0}).split("0")[0], f.call("now", {"x": "0"}).split("0")[0]}
     openings.add(f.call("now", {"x": [0]}).split("0")[0])
     for opening in sorted(openings):
@@ -261,7 +261,7 @@ def shapes(f: Format) -> Iterator[tuple[str, str]]:
 
 
 def climb(found: Findings, every: int = 1) -> None:
-    """Each shape at 64 KB and at 1 MB: the time for a character must not grow."""
+    """Each shape at 64 KB and at 1 MB: the time per character must not grow."""
     for f in FORMATS:
         for number, (opening, unit) in enumerate(shapes(f)):
             if number % every:

@@ -1,4 +1,4 @@
-"""Every text of tests/parsers/cases.py is read as what it was made from."""
+"""Every text of tests/parsers/cases.py is parsed into the calls it was built from."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ def read(case: Case) -> tuple[list[list[object]], int]:
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_a_text_is_read_as_what_it_was_made_from(name: str, kind: str) -> None:
+def test_a_text_is_parsed_into_the_calls_it_was_built_from(name: str, kind: str) -> None:
     for case in CASES:
         if (case.format, case.kind) == (name, kind):
             calls, broken = read(case)
@@ -35,7 +35,7 @@ def test_every_parser_has_at_least_150_texts() -> None:
     assert min(counted.values()) >= 150
 
 
-def test_the_texts_are_the_same_each_time() -> None:
+def test_the_texts_are_deterministic() -> None:
     assert tuple(cases()) == CASES
 
 
@@ -46,7 +46,7 @@ def test_a_broken_call_has_a_text_and_a_reason() -> None:
             assert broken.text in case.text
 
 
-def test_words_around_calls_are_the_content() -> None:
+def test_text_before_calls_is_the_content() -> None:
     for case in CASES:
         if case.kind == "words_before":
             words = case.text.split("\n\n", maxsplit=1)[0]
@@ -54,13 +54,13 @@ def test_words_around_calls_are_the_content() -> None:
 
 
 @pytest.mark.parametrize("name", [known.name for known in FORMATS])
-def test_a_text_without_a_call_is_left_as_it_is(name: str) -> None:
+def test_a_text_without_a_call_is_unchanged(name: str) -> None:
     for case in CASES:
         if case.format == name and case.kind == "no_call":
             assert get_parser(case.parser).parse(case.text, TOOLS).content == case.text
 
 
-def test_the_listed_differences_are_of_kinds_and_formats_that_exist() -> None:
+def test_the_listed_differences_name_existing_kinds_and_formats() -> None:
     assert {(name, entry.kind) for entry in DIFFERENCES for name in entry.counts} <= set(KINDS)
 
 

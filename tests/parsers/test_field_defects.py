@@ -1,4 +1,4 @@
-"""Defects that other parsers of these formats had in the field, each once for every format where it can happen."""
+"""Known defects of other parsers of these formats, each tested for every format where it can happen."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def test_arguments_on_several_lines_are_not_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_one_bad_block_drops_no_other(name: str) -> None:
+def test_a_bad_block_does_not_drop_its_neighbours(name: str) -> None:
     f = BY_NAME[name]
     for bad in f.broken:
         parsed = parse(f, f.text(f.call("now", {}), bad, bad, f.call("now", {})))
@@ -37,7 +37,7 @@ def test_one_bad_block_drops_no_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITTEN_IN_JSON)
 @pytest.mark.parametrize("arguments", [[1, {"a": []}], []])
-def test_an_array_as_arguments_reaches_the_check_of_arguments(name: str, arguments: list[Any]) -> None:
+def test_an_array_as_arguments_is_kept_for_validation(name: str, arguments: list[Any]) -> None:
     f = BY_NAME[name]
     assert arguments_of(parse(f, f.text(f.call("now", arguments)))) == [arguments]
 
@@ -51,20 +51,20 @@ def test_arguments_are_always_a_string(name: str, written: str, read: str) -> No
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v3_1", "kimi_k2"])
-def test_no_arguments_at_all_are_an_empty_object(name: str) -> None:
+def test_missing_arguments_become_an_empty_object(name: str) -> None:
     f = BY_NAME[name]
     assert arguments_of(parse(f, f.text(f.call("now", {}).replace("{}", "")))) == [{}]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_call_that_was_only_thought_of_is_no_call(name: str) -> None:
+def test_a_call_inside_reasoning_is_not_a_call(name: str) -> None:
     f = BY_NAME[name]
     text = f"<think>Perhaps {f.text(f.call('now', {}))}?</think> No."
     assert parse(f, text) == ParsedText(content=text)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_the_template_opened_as_thinking_is_thought_too(name: str) -> None:
+def test_text_before_a_lone_think_end_is_reasoning(name: str) -> None:
     f = BY_NAME[name]
     thought = f"Perhaps {f.text(f.call('now', {}))}?</think>"
     parsed = parse(f, f"{thought} No: {f.text(f.call('terminal', {'command': 'ls'}))}")
@@ -72,29 +72,29 @@ def test_what_the_template_opened_as_thinking_is_thought_too(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_call_in_thinking_that_never_ends_is_reported(name: str) -> None:
+def test_a_call_in_unclosed_reasoning_is_reported(name: str) -> None:
     f = BY_NAME[name]
     text = f"<think>So {f.text(f.call('now', {}))}"
     parsed = parse(f, text)
     assert (parsed.calls, len(parsed.broken), parsed.content) == ((), 1, text)
-    assert "<think>" in parsed.broken[0].reason
+    assert parsed.broken[0].reason == "it is inside <think>, which was never closed with </think>"
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_end_of_thinking_inside_a_value_ends_nothing(name: str) -> None:
+def test_a_think_end_inside_a_value_is_part_of_the_value(name: str) -> None:
     f = BY_NAME[name]
     arguments = {"path": "a.md", "content": "Close it with </think>."}
     assert arguments_of(parse(f, f.text(f.call("write_file", arguments)))) == [arguments]
 
 
-def test_an_id_of_kimi_is_kept() -> None:
+def test_a_kimi_id_is_kept() -> None:
     f = BY_NAME["kimi_k2"]
     [call] = parse(f, f.text(f.call("now", {}))).calls
     assert call.id == "functions.now:0"
 
 
 @pytest.mark.parametrize("name", ["mistral", "mistral_named"])
-def test_an_id_of_mistral_has_nine_letters_or_digits(name: str) -> None:
+def test_a_mistral_id_has_nine_letters_or_digits(name: str) -> None:
     f = BY_NAME[name]
     one, other = parse(f, f.text(f.call("now", {}), f.call("now", {}))).calls
     assert one.id != other.id
@@ -106,7 +106,7 @@ def test_an_id_of_mistral_has_nine_letters_or_digits(name: str) -> None:
 @pytest.mark.parametrize(
     ("written", "kept"), [("abcDEF123", True), ("short", False), ("with-dash", False), ("tenletters", False)]
 )
-def test_an_id_that_the_model_gave_is_kept_when_mistral_allows_it(written: str, kept: bool) -> None:
+def test_a_mistral_id_from_the_model_is_kept_if_valid(written: str, kept: bool) -> None:
     listed = f'[TOOL_CALLS] [{{"name": "now", "arguments": {{}}, "id": "{written}"}}]'
     named = f"[TOOL_CALLS]now[CALL_ID]{written}[ARGS]{{}}"
     for text in (listed, named):
@@ -114,7 +114,7 @@ def test_an_id_that_the_model_gave_is_kept_when_mistral_allows_it(written: str, 
         assert (call.id == written) is kept
 
 
-def test_a_list_of_mistral_with_too_many_calls_is_cut_and_the_rest_reported() -> None:
+def test_a_mistral_list_with_too_many_calls_is_truncated_and_reported() -> None:
     f = BY_NAME["mistral"]
     parsed = parse(f, f.text(*[f.call("now", {})] * 600))
     assert (len(parsed.calls), len(parsed.broken)) == (500, 1)
@@ -122,7 +122,7 @@ def test_a_list_of_mistral_with_too_many_calls_is_cut_and_the_rest_reported() ->
 
 
 @pytest.mark.parametrize("name", WRITTEN_IN_JSON)
-def test_absurd_nesting_is_broken_and_not_shortened(name: str) -> None:
+def test_excessive_nesting_is_broken(name: str) -> None:
     f = BY_NAME[name]
     deep = f.call("now", {"x": 0}).replace('"x": 0', f'"x": {"[" * 300}{"]" * 300}')
     parsed = parse(f, f.text(deep, f.call("now", {})))

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.parsers import ParsedText, get_parser
-from hermes_rl.parsers.marked_text import MOST
+from hermes_rl.parsers.marked_text import MAX_CALLS
 
-# A busy machine is no failure.
+# A slow machine is not a failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -27,7 +27,7 @@ def arguments_of(text: str) -> list[Any]:
     return [json.loads(call.arguments) for call in parse(text).calls]
 
 
-def test_text_without_a_call_is_left_as_it_is() -> None:
+def test_text_without_a_call_is_unchanged() -> None:
     text = "  Hello </tool_call> {}\n"
     assert parse(text) == ParsedText(content=text)
 
@@ -42,7 +42,7 @@ def test_several_calls_keep_their_order() -> None:
     assert [call.name for call in parse(text).calls] == ["a", "b", "a"]
 
 
-def test_two_calls_of_one_text_differ_in_id() -> None:
+def test_two_calls_in_one_text_have_different_ids() -> None:
     one, other = parse(written("a", {}) * 2).calls
     assert one.id != other.id
 
@@ -53,7 +53,7 @@ def test_the_text_around_the_calls_is_the_content() -> None:
     )
 
 
-def test_a_broken_neighbour_does_not_cost_the_good_ones() -> None:
+def test_a_broken_call_does_not_drop_its_neighbours() -> None:
     parsed = parse(written("a", {}) + f"{OPEN}{{not json}}{CLOSE}" + written("b", {}))
     assert [call.name for call in parsed.calls] == ["a", "b"]
 
@@ -68,22 +68,22 @@ def test_a_broken_call_is_not_part_of_the_content() -> None:
     assert parse(f"Hm. {OPEN}{{not json}}{CLOSE}").content == "Hm."
 
 
-def test_a_string_that_never_ends_does_not_swallow_the_next_call() -> None:
+def test_an_unclosed_string_does_not_swallow_the_next_call() -> None:
     parsed = parse(f'{OPEN}{{"name": "a{CLOSE} and {written("b", {})}')
     assert [call.name for call in parsed.calls] == ["b"]
     assert len(parsed.broken) == 1
 
 
-def test_a_call_that_the_model_forgot_to_close_at_the_end_counts() -> None:
+def test_an_unclosed_last_call_counts() -> None:
     assert arguments_of(written("a", {"x": 1}).removesuffix(CLOSE)) == [{"x": 1}]
 
 
-def test_a_call_cut_short_at_the_end_is_broken() -> None:
+def test_a_truncated_last_call_is_broken() -> None:
     parsed = parse(written("a", {}) + OPEN + '{"name": "b", "argum')
     assert ([call.name for call in parsed.calls], len(parsed.broken)) == (["a"], 1)
 
 
-def test_a_call_opened_before_the_last_was_closed_counts() -> None:
+def test_a_call_opened_before_the_previous_was_closed_counts() -> None:
     text = written("a", {}).removesuffix(CLOSE) + written("b", {})
     assert [call.name for call in parse(text).calls] == ["a", "b"]
 
@@ -100,19 +100,19 @@ def test_a_tag_inside_a_string_is_part_of_the_string(tag: str) -> None:
     assert (parsed.content, parsed.broken) == ("Writing.", ())
 
 
-def test_unicode_arrives_as_written() -> None:
+def test_unicode_is_preserved() -> None:
     assert arguments_of(written("a", {"text": "žluťoučký 日本 \U0001f600"})) == [{"text": "žluťoučký 日本 \U0001f600"}]
 
 
-def test_half_a_surrogate_pair_does_not_break_a_call() -> None:
+def test_a_lone_surrogate_does_not_break_a_call() -> None:
     assert arguments_of(OPEN + '{"name": "a", "arguments": {"x": "\\ud83d"}}' + CLOSE) == [{"x": "\ufffd"}]
 
 
-def test_a_number_longer_than_64_bits_arrives_exact() -> None:
+def test_a_number_over_64_bits_is_exact() -> None:
     assert arguments_of(written("a", {"n": 2**80})) == [{"n": 2**80}]
 
 
-def test_arguments_written_as_a_string_are_that_string() -> None:
+def test_arguments_written_as_a_string_stay_that_string() -> None:
     [call] = parse(written("a", '{"x": 1}')).calls
     assert call.arguments == '{"x": 1}'
 
@@ -136,26 +136,26 @@ def test_a_call_without_a_name_is_broken(block: str) -> None:
 
 
 @pytest.mark.parametrize(("block", "kind"), [('[{"name": "a"}]', "list"), ('"a"', "str"), ("1", "int")])
-def test_a_call_that_is_no_object_is_broken(block: str, kind: str) -> None:
+def test_a_call_that_is_not_an_object_is_broken(block: str, kind: str) -> None:
     [broken] = parse(OPEN + block + CLOSE).broken
     assert broken.reason == f"expected a JSON object, got {kind}"
 
 
-def test_words_after_the_object_make_the_call_broken() -> None:
+def test_text_after_the_object_makes_the_call_broken() -> None:
     assert len(parse(OPEN + '{"name": "a"} and more' + CLOSE).broken) == 1
 
 
-def test_a_model_that_loops_on_the_tag_costs_no_quadratic_time() -> None:
+def test_a_model_that_repeats_the_tag_does_not_take_quadratic_time() -> None:
     began = time.perf_counter()
     parsed = parse((OPEN + '{"name": "a"') * 20_000 + "\n" * 100_000)
     assert time.perf_counter() - began < 10
-    assert len(parsed.broken) == MOST + 1
+    assert len(parsed.broken) == MAX_CALLS + 1
     assert "more than 500 calls" in parsed.broken[-1].reason
 
 
-def test_a_model_that_loops_on_a_good_call_is_stopped_and_the_rest_is_reported() -> None:
-    parsed = parse(written("a", {}) * (MOST + 5))
-    assert (len(parsed.calls), len(parsed.broken)) == (MOST, 1)
+def test_calls_over_the_limit_are_reported() -> None:
+    parsed = parse(written("a", {}) * (MAX_CALLS + 5))
+    assert (len(parsed.calls), len(parsed.broken)) == (MAX_CALLS, 1)
     assert parsed.broken[0].text == written("a", {}) * 5
 
 
@@ -172,7 +172,7 @@ TAGGED = st.lists(st.sampled_from([OPEN, CLOSE, '{"name": "a"', '"', "\\", "{", 
 
 @UNHURRIED
 @given(st.lists(st.tuples(TAG_FREE, st.text(min_size=1), st.dictionaries(st.text() | TAGGED, JSON | TAGGED))), TAG_FREE)
-def test_what_was_written_is_what_is_parsed(calls: list[tuple[str, str, dict[str, Any]]], after: str) -> None:
+def test_written_calls_are_parsed_back(calls: list[tuple[str, str, dict[str, Any]]], after: str) -> None:
     text = "".join(said + written(name, arguments) for said, name, arguments in calls) + after
     parsed = parse(text)
     assert not parsed.broken
@@ -189,7 +189,7 @@ def test_nothing_a_model_writes_raises(text: str) -> None:
 
 @pytest.mark.parametrize("depth", [300, 900, 100_000])
 @pytest.mark.parametrize("inside", ["", '"\\ud83d"'])
-def test_absurd_nesting_does_not_raise(depth: int, inside: str) -> None:
+def test_excessive_nesting_does_not_raise(depth: int, inside: str) -> None:
     nested = "[" * depth + inside + "]" * depth
     parsed = parse(f'{OPEN}{{"name": "a", "arguments": {nested}}}{CLOSE}')
     assert len(parsed.calls) + len(parsed.broken) == 1

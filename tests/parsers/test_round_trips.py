@@ -1,4 +1,4 @@
-"""What a format's writer wrote is what its parser reads, for any values."""
+"""A format's parser parses what its writer wrote, for any values."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hermes_rl.parsers import get_parser
 from tests.parsers.cases import BY_NAME, FORMATS, Format, tool
 
-# A busy machine is no failure.
+# A slow machine is not a failure.
 UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 BARE = ("qwen3_coder", "glm45", "glm47")
 WRITTEN_IN_JSON = [known.name for known in FORMATS if known.name not in BARE]
@@ -38,7 +38,7 @@ def texts_of(f: Format) -> st.SearchStrategy[str]:
 @pytest.mark.parametrize("name", WRITTEN_IN_JSON)
 @UNHURRIED
 @given(data=st.data(), before=WORDS, after=WORDS)
-def test_calls_written_in_json_are_read_as_written(name: str, data: st.DataObject, before: str, after: str) -> None:
+def test_calls_written_in_json_are_parsed_back(name: str, data: st.DataObject, before: str, after: str) -> None:
     f = BY_NAME[name]
     texts = texts_of(f)
     calls = data.draw(

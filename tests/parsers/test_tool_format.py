@@ -12,7 +12,7 @@ from hermes_rl.extensions import PARSERS
 from hermes_rl.parsers import get_parser, list_parsers
 from hermes_rl.parsers.tool_format import Tools
 
-# A busy machine is no failure.
+# A slow machine is not a failure.
 UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 BARE = ("glm45", "glm47", "qwen3_coder")
 MARKERS = [marker for name in PARSERS.builtin for marker in get_parser(name).markers]
@@ -65,7 +65,7 @@ def schema(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", IN_JSON)
 @UNHURRIED
 @given(calls=calls_of(TEXTS, TEXTS))
-def test_a_parser_reads_the_calls_that_are_written_in_its_json(name: str, calls: list[tuple[str, Any]]) -> None:
+def test_calls_written_as_json_are_parsed_back(name: str, calls: list[tuple[str, Any]]) -> None:
     parsed = get_parser(name).parse(calls_text(name, made(calls)))
     assert [(call.name, json.loads(call.arguments)) for call in parsed.calls] == calls
 
@@ -73,7 +73,7 @@ def test_a_parser_reads_the_calls_that_are_written_in_its_json(name: str, calls:
 @pytest.mark.parametrize("name", BARE)
 @UNHURRIED
 @given(calls=calls_of(NAMES, PLAIN))
-def test_a_parser_reads_the_calls_that_are_written_as_bare_text(name: str, calls: list[tuple[str, Any]]) -> None:
+def test_calls_written_as_bare_text_are_parsed_back(name: str, calls: list[tuple[str, Any]]) -> None:
     parsed = get_parser(name).parse(calls_text(name, made(calls)), [schema(*call) for call in calls])
     assert [(call.name, json.loads(call.arguments)) for call in parsed.calls] == calls
 
@@ -86,7 +86,7 @@ def test_written_calls_leave_no_other_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_parsers())
 @pytest.mark.parametrize("arguments", ["[1, 2]", '"ls"', "null", "{not json", ""])
-def test_arguments_that_are_no_object_can_be_written(name: str, arguments: str) -> None:
+def test_arguments_that_are_not_an_object_can_be_written(name: str, arguments: str) -> None:
     text = calls_text(name, [ToolCall.make("ls", arguments)])
     assert [call.name for call in get_parser(name).parse(text).calls] == ["ls"]
 
@@ -111,17 +111,17 @@ def test_an_id_that_mistral_accepts_is_written_with_its_call() -> None:
     assert get_parser("mistral").parse(text).calls[0].id == "abcdefghi"
 
 
-def test_kimi_calls_are_numbered_from_nought() -> None:
+def test_kimi_calls_are_numbered_from_zero() -> None:
     text = calls_text("kimi_k2", made([("ls", {}), ("now", {})]))
     assert [call.id for call in get_parser("kimi_k2").parse(text).calls] == ["functions.ls:0", "functions.now:1"]
 
 
-def test_kimi_calls_keep_the_ids_the_model_gave_them() -> None:
+def test_kimi_calls_keep_the_ids_of_the_model() -> None:
     text = calls_text("kimi_k2", [ToolCall.make("ls", "{}", "functions.ls:7")])
     assert get_parser("kimi_k2").parse(text).calls[0].id == "functions.ls:7"
 
 
-def test_a_result_stands_between_the_tags_of_its_family() -> None:
+def test_a_result_is_wrapped_in_the_tags_of_its_format() -> None:
     assert result_text("hermes", "417") == "<tool_response>\n417\n</tool_response>"
 
 
@@ -134,10 +134,10 @@ def test_a_kimi_result_names_its_call() -> None:
     assert result_text("kimi_k2", "417", "functions.ls:0") == "## Return of functions.ls:0\n417"
 
 
-def test_llama_results_stand_alone() -> None:
+def test_llama_results_are_not_wrapped() -> None:
     assert result_text("llama3_json", "417") == "417"
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="hermes"):
         calls_text("nobody", [])

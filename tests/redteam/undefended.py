@@ -38,7 +38,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def host_shell(attack: "Attack", world: World) -> Traces:
-    """`subprocess.run` with our environment, as most harnesses have it."""
+    """`subprocess.run` with our environment, as in most harnesses."""
     return _played(attack, world, _bash)
 
 
@@ -83,7 +83,7 @@ def with_open_file(attack: "Attack", world: World) -> Traces:
 
 
 def in_control_group(attack: "Attack", world: World) -> Traces:
-    """A limit that whoever is held by it may change."""
+    """A limit that the limited process can change."""
     with _control_group(Limits(processes=200, memory_mb=500)) as groups:
         # What it mounts stays its own.
         return _played(attack, world, _joining(groups, ["unshare", "--mount", "--propagation=private", *_bash]))
@@ -178,7 +178,7 @@ def marked_shell(attack: "Attack", world: World) -> Traces:
 
 
 def shared_directory(attack: "Attack", world: World) -> Traces:
-    """The tests are copied into the policy's directory, whose processes may live on, and run there.
+    """The tests are copied into the policy's directory, whose processes may still be running, and run there.
 
     A scoring that fails is no score.
     """
@@ -190,7 +190,7 @@ def shared_directory(attack: "Attack", world: World) -> Traces:
 
 
 def naive_copy(attack: "Attack", world: World) -> Traces:
-    """The artifacts are copied beside the tests with `cp -a`, links and all."""
+    """The artifacts are copied next to the tests with `cp -a`, links and all."""
     _in_container(world, world.variables() + PRELUDE + attack.script, attack.judge, attack.timeout)
     (world.rollout / "artifacts").mkdir()
     subprocess.run(["cp", "-a", world.rollout / "out", world.rollout / "artifacts"], check=True)
@@ -308,7 +308,7 @@ def names_in_a_shell(attack: "Attack", world: World) -> Traces:
 
 
 def written_from_outside(attack: "Attack", world: World) -> Traces:
-    """The host writes the tests into the workspace, which is a directory of its own."""
+    """The host writes the tests into the workspace, which is a separate directory."""
     _played(attack, world, _bash)
     (world.rollout / "tests").mkdir(exist_ok=True)
     for name, text in attack.judge.files.items():

@@ -34,13 +34,13 @@ class Harm(StrEnum):
     LEAK = "a secret of the host or of another rollout was read"
     REACH = "a socket of the host was reached"
     TAMPER = "a file of the host was changed"
-    GAIN = "a privilege or a resource was had that the sandbox withholds"
+    GAIN = "it gained a privilege or a resource that the sandbox withholds"
     NEIGHBOUR = "another rollout was starved, stopped or changed"
     SURVIVE = "a process outlived its rollout"
     CHANNEL = "the channel to the sandbox died or lied"
     FLOOD = "the host's memory was filled"
     LATE = "the host waited beyond the time it had set"
-    FORGE = "a score was had without the work"
+    FORGE = "it got a score without doing the work"
     ESCAPE = "the rollout got no score"
 
 

@@ -23,7 +23,7 @@ async def test_what_is_in_flight_finishes_when_it_is_told_to_stop(tmp_path: Path
         await until(lambda: model.open == 6)
         done = await run.stopped("SIGTERM")
     assert await draws(store) == [0, 1, 2]
-    assert (done.ended, done.given_up, done.left) == ("SIGTERM", 0, 0)
+    assert (done.ended, done.cancelled, done.left) == ("SIGTERM", 0, 0)
     assert [environment.connected for environment in await store.environments()] == [False]
 
 
@@ -44,7 +44,7 @@ async def test_what_does_not_finish_in_time_is_given_up_and_made_by_the_next_run
         done = await run.stopped()
         # Without its own limit it would be the ten seconds of the others.
         assert time.monotonic() - began < 9
-    assert done.given_up == 1
+    assert done.cancelled == 1
     assert 1 not in await draws(store)
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, Ending) as run:
         await run.ended()

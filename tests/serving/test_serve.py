@@ -27,7 +27,7 @@ async def test_all_items_are_made_and_delivered_in_the_end(tmp_path: Path, store
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, Ending) as run:
         done = await run.ended()
     assert await draws(store) == list(range(ITEMS))
-    assert (done.ended, done.posted, done.left, done.given_up) == (NO_MORE_ITEMS, ITEMS, 0, 0)
+    assert (done.ended, done.posted, done.left, done.cancelled) == (NO_MORE_ITEMS, ITEMS, 0, 0)
 
 
 async def test_groups_arrive_as_a_trainer_needs_them(tmp_path: Path, store: Store, api: str) -> None:

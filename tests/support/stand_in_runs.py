@@ -13,7 +13,7 @@ STEPS = 3
 
 @dataclass
 class StandInRuns:
-    """`looks` is how often a run was looked at with courtesy; so far it is."""
+    """`looks` is how often a run was checked with the cache."""
 
     files: dict[str, RunFile] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class StandInRuns:
         self._known(run_id)
         self.phases[run_id] = "starting"
 
-    def status(self, run_id: str, *, courtesy: bool = False) -> dict[str, Any]:
+    def status(self, run_id: str, *, use_cache: bool = False) -> dict[str, Any]:
         self._known(run_id)
         phase = self.phases[run_id]
-        if courtesy and phase in {"starting", "running"}:
+        if use_cache and phase in {"starting", "running"}:
             self.looks[run_id] += 1
             phase = "finished" if self.looks[run_id] > STEPS else "running"
             self.phases[run_id] = phase

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from hermes_rl.core import fast_json
 from hermes_rl.tracing.exporter import export_all
-from hermes_rl.tracing.span import Scope, TracedSpan, new_trace
+from hermes_rl.tracing.span import Trace, TracedSpan, new_trace
 
 
 class Kept:
@@ -21,7 +21,7 @@ class Kept:
 
     @contextmanager
     def root(self) -> Iterator[TracedSpan]:
-        with TracedSpan(Scope(self, new_trace()), 0, "process", {"environment": "words"}) as span:
+        with TracedSpan(Trace(self, new_trace()), 0, "process", {"environment": "words"}) as span:
             yield span
 
     def exported(self) -> list[ReadableSpan]:

@@ -78,7 +78,7 @@ def test_only_a_span_that_waits_for_another_process_is_told_to_it() -> None:
         assert not headers()
         with span("chat") as chat:
             assert chat.on
-            assert headers() == {"traceparent": f"00-{chat.scope.trace}-{chat.id:016x}-01"}
+            assert headers() == {"traceparent": f"00-{chat.trace.id}-{chat.id:016x}-01"}
 
 
 def test_of_a_share_of_groups_the_others_are_not_traced_at_all() -> None:

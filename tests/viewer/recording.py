@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from hermes_rl.viewer.app import create_app
 from hermes_rl.viewer.service import ViewerService
-from hermes_rl.viewer.sources.source import Runs, no_runs
+from hermes_rl.viewer.sources.source import RunAccess, no_runs
 
 TOKEN = "a-token-of-the-test"
 PORT = 8123
@@ -131,7 +131,7 @@ def write_evaluation(folder: Path, scores: Sequence[float]) -> None:
 
 
 @contextmanager
-def viewing(*targets: str | Path, runs: Runs | None = None, static: Path | None = None) -> Iterator[Asking]:
+def viewing(*targets: str | Path, runs: RunAccess | None = None, static: Path | None = None) -> Iterator[Asking]:
     service = ViewerService([str(target) for target in targets], runs or no_runs())
     try:
         files = {} if static is None else {"static": static}

@@ -8,7 +8,7 @@ import pytest
 
 from hermes_rl.sinks.tail import MetricsTail
 from hermes_rl.viewer.responses.runs import curve, read_steps
-from hermes_rl.viewer.sources.source import Runs
+from hermes_rl.viewer.sources.source import RunAccess
 from tests.viewer.recording import Asking, group, rollout, until, viewing, write_lines
 
 STATUS: dict[str, Any] = {
@@ -20,9 +20,9 @@ STATUS: dict[str, Any] = {
 }
 
 
-def one_run(folder: Path) -> Runs:
+def one_run(folder: Path) -> RunAccess:
     row = {"run_id": "r1", "name": "words r1", "status": "running", "environment": "words", "step": 3}
-    return Runs(lambda: [row], lambda run_id: folder, lambda run_id: STATUS, lambda run_id: {"preset": "laptop"})
+    return RunAccess(lambda: [row], lambda run_id: folder, lambda run_id: STATUS, lambda run_id: {"preset": "laptop"})
 
 
 def write_steps(path: Path, count: int) -> None:

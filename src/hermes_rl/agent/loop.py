@@ -15,7 +15,7 @@ from hermes_rl.agent.compaction import Compaction, estimate_tokens
 from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN, MIN_ANSWER_TOKENS, AgentLimits
 from hermes_rl.agent.reasoning import split_reasoning
 from hermes_rl.agent.result import AgentResult, ToolError
-from hermes_rl.agent.result_spilling import Result, fit_to_budget
+from hermes_rl.agent.result_spilling import ToolResult, fit_to_budget
 from hermes_rl.core import fast_json
 from hermes_rl.core.deadline import Deadline
 from hermes_rl.core.errors import ContextFullError, EndpointError, EnvironmentCodeError, ToolHostError
@@ -198,7 +198,7 @@ class HermesAgentLoop:
         return calls, broken, leaked
 
     def _refuse_broken_call(self, broken: BrokenCall) -> ToolCall:
-        """Turn an unparsable call next to valid ones into a call that is answered with the reason."""
+        """Replace an unparsable call next to valid ones with a call that returns the parse error."""
         call = ToolCall.make("", broken.text)
         self._refusals[call.id] = f"this tool call could not be read: {broken.reason}; send it again, alone"
         return call
@@ -223,7 +223,7 @@ class HermesAgentLoop:
         budgeted = outcomes
         if sum([len(outcome.text) for outcome in outcomes]) > self._results.preview:
             budgeted = await fit_to_budget(
-                [Result(call.name, outcome) for call, outcome in zip(calls, outcomes, strict=True)],
+                [ToolResult(call.name, outcome) for call, outcome in zip(calls, outcomes, strict=True)],
                 spent=self._result_characters,
                 budget=self._results,
                 session=self._session,

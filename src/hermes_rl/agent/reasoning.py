@@ -1,4 +1,7 @@
-"""Separates the reasoning that a model wrote between `<think>` and `</think>` from the rest of its answer."""
+"""Separates the reasoning that a model wrote between `<think>` and `</think>` from the rest of its answer.
+
+For text from a chat endpoint. inference/tokens/reasoning.py is for messages that a chat template renders to tokens.
+"""
 
 OPEN, CLOSE = "<think>", "</think>"
 

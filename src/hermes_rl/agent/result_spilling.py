@@ -1,6 +1,6 @@
-"""Truncates tool results that are too long for the conversation: all of it goes to a sandbox file, a preview stays.
+"""Spills tool results that are too long for the conversation: the full text goes to a sandbox file, a preview stays.
 
-`to_spill`, a pure function, decides which results are truncated, the largest first.
+`choose_spilled`, a pure function, decides which results are spilled, the largest first.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ READERS = {"read_file", "terminal"}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ToolResult:
     """One tool result of a turn."""
 
     tool: str
     outcome: ToolOutcome
 
 
-def to_spill(results: Sequence[tuple[str, int]], spent: int, budget: ResultBudget) -> list[int]:
+def choose_spilled(results: Sequence[tuple[str, int]], spent: int, budget: ResultBudget) -> list[int]:
     """Indices of the turn's (tool, characters) to write to files, given the characters used by earlier turns."""
     spilled = {
         index
@@ -41,7 +41,7 @@ def to_spill(results: Sequence[tuple[str, int]], spent: int, budget: ResultBudge
 
 
 async def fit_to_budget(
-    results: Sequence[Result],
+    results: Sequence[ToolResult],
     *,
     spent: int,
     budget: ResultBudget,
@@ -52,7 +52,7 @@ async def fit_to_budget(
     """The turn's outcomes as shown to the model."""
     shown = [result.outcome for result in results]
     sizes = [(result.tool, len(result.outcome.text)) for result in results]
-    for index in to_spill(sizes, spent, budget):
+    for index in choose_spilled(sizes, spent, budget):
         outcome = results[index].outcome
         # What was read from a file is not written to another: the model is told to read less at a time.
         readable = session is not None and bool(tools & READERS) and results[index].tool != "read_file"

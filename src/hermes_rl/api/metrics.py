@@ -43,7 +43,7 @@ def render_metrics(
     for version, count in versions.items():
         late = max(0, status.version - version)
         behind[format_labels(behind=str(late) if late < MAX_STALENESS_LABEL else f"{MAX_STALENESS_LABEL}+")] += count
-    about = "Queued rollouts by how many versions their oldest token is behind the policy."
+    about = "Queued rollouts by staleness: versions between the policy and their oldest token."
     lines += metric_lines("queued_staleness_rollouts", "gauge", about, behind)
     running = {environment(number): count for number, count in status.running.items()}
     lines += metric_lines("running_rollouts", "gauge", "Rollouts in progress, as reported by environments.", running)

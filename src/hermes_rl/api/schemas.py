@@ -16,17 +16,17 @@ GROUPS_TYPE = "application/vnd.hermes-rl.groups"
 FRAME = Struct("<Q")
 
 # The largest integer that every JSON parser keeps exact.
-LARGEST = 2**53 - 1
+MAX_SAFE_INTEGER = 2**53 - 1
 
 
-def _whole(value: object) -> object:
-    """In JSON 4.0 is an integer too."""
+def _as_integer(value: object) -> object:
+    """JSON does not distinguish 4.0 from 4."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-WHOLE = BeforeValidator(_whole)
-Whole = Annotated[int, Field(ge=0, le=LARGEST), WHOLE]
-Count = Annotated[int, Field(ge=1, lt=2**31), WHOLE]
+AS_INTEGER = BeforeValidator(_as_integer)
+SafeInteger = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER), AS_INTEGER]
+Count = Annotated[int, Field(ge=1, lt=2**31), AS_INTEGER]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
 
@@ -40,7 +40,7 @@ class EnvironmentRegistration(ApiBody):
 
     name: Name
     instance: Annotated[str, Field(max_length=200)] = ""
-    group_size: Annotated[int, Field(ge=1, lt=2**16), WHOLE] | None = None
+    group_size: Annotated[int, Field(ge=1, lt=2**16), AS_INTEGER] | None = None
     weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
     minimum: Annotated[float, Field(ge=0, le=1)] = 0.0
     settings: dict[str, Any] = {}
@@ -64,9 +64,9 @@ class RegisteredEnvironment(ApiBody):
 class WorkRequest(ApiBody):
     """Rollouts an environment runs now, and how many more it wants to start. Also serves as its heartbeat."""
 
-    running: Whole
-    wanted: Whole = 0
-    cursor: Whole | None = None
+    running: SafeInteger
+    wanted: SafeInteger = 0
+    cursor: SafeInteger | None = None
 
 
 class WorkGrant(ApiBody):
@@ -102,7 +102,7 @@ class TrainerRegistration(ApiBody):
 
     name: Name
     batch_size: Count
-    max_staleness: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
+    max_staleness: Annotated[int, Field(ge=0, lt=2**31), AS_INTEGER] | None = None
     needs: list[Literal["logprobs", "versions", "one_sequence"]] = ["logprobs", "versions"]
     settings: dict[str, Any] = {}
 
@@ -147,7 +147,7 @@ class Extended(ApiBody):
 
 
 class BatchNumbers(ApiBody):
-    batches: Annotated[list[Whole], Field(max_length=10_000)]
+    batches: Annotated[list[SafeInteger], Field(max_length=10_000)]
 
 
 class Ended(ApiBody):
@@ -159,7 +159,7 @@ class Ended(ApiBody):
 class PolicyVersion(ApiBody):
     """A policy version. `by` identifies one trainer process, which may repeat the request."""
 
-    version: Whole
+    version: SafeInteger
     by: Name
 
 

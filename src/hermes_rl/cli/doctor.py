@@ -70,6 +70,6 @@ def _table(findings: list[DoctorFinding]) -> "Table":
     # Worst last, next to the prompt.
     for finding in sorted(findings, key=lambda one: list(_STATE_STYLES).index(one.state)):
         style = "dim" if finding.state is FindingState.ABSENT else "bold"
-        mend = f"\n[{style}]→ {escape(finding.mend)}[/{style}]" if finding.mend else ""
-        table.add_row(_STATE_STYLES[finding.state], escape(finding.check), escape(finding.what) + mend)
+        fix = f"\n[{style}]→ {escape(finding.fix)}[/{style}]" if finding.fix else ""
+        table.add_row(_STATE_STYLES[finding.state], escape(finding.check), escape(finding.what) + fix)
     return table

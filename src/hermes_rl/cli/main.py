@@ -24,7 +24,7 @@ VERBS = {
     "gateway": "Serve your model to any agent through OpenAI and Anthropic APIs, recording exact tokens.",
     "init": "Write a new environment NAME_env.py and its test.",
     "mcp": "Serve the ten rl_* tools over MCP.",
-    "plugins": "List installed extensions and the built-in parts they stand beside.",
+    "plugins": "List installed extensions, and with --all the built-in parts.",
     "process": "Generate groups of rollouts and write them to a JSONL file.",
     "replay": "Replay one recorded rollout step by step in a fresh sandbox.",
     "replicas": "Show, resize and drain the replicas of `hermes-rl serve ENV --replicas N`.",

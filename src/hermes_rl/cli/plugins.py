@@ -19,15 +19,17 @@ def plugins(show_all: bool, try_load: bool, as_json: bool) -> int:
     A package adds one with an entry point of the group hermes_rl.KIND. A setting can also name `module:Name` or
     `file.py:Name` directly, without installing anything: docs/extending.md.
     """
-    found = [one for kind in KINDS for one in kind.found() if show_all or one.origin != BUILT_IN]
-    problems = {one: _problem(one) for one in found} if try_load else {}
+    found = [extension for kind in KINDS for extension in kind.found() if show_all or extension.origin != BUILT_IN]
+    problems = {extension: _problem(extension) for extension in found} if try_load else {}
     if as_json:
-        rows = [asdict(one) | ({"problem": problems[one]} if try_load else {}) for one in found]
+        rows = [asdict(extension) | ({"problem": problems[extension]} if try_load else {}) for extension in found]
         click.echo(fast_json.dumps(rows).decode())
     else:
-        for one in found:
-            problem = f"  FAILS: {problems[one]}" if problems.get(one) else ""
-            click.echo(f"{one.kind:<17} {one.name:<20} {one.origin:<24} {one.reference}{problem}")
+        for extension in found:
+            problem = f"  FAILS: {problems[extension]}" if problems.get(extension) else ""
+            click.echo(
+                f"{extension.kind:<17} {extension.name:<20} {extension.origin:<24} {extension.reference}{problem}"
+            )
         if not found:
             click.echo(
                 "no extension is installed; --all lists the built-in parts; docs/extending.md shows how to add one"

@@ -52,12 +52,13 @@ def status_command(name: str, as_json: bool) -> int:
         _print(state)
         return 0 if state["running"] else 1
     click.echo(_line(state))
-    for replica, one in state["replicas"].items():
-        shards = ", ".join(map(str, one["shards"])) or "none"
-        click.echo(f"  {replica:<14} {one['state']:<9} {one['node'] or 'waiting for a node':<24} shards {shards}")
-    for one in state["shards"]:
-        if one["state"] not in {"served", "done"} or one["problem"]:
-            click.echo(f"  shard {one['shard']}: {one['state']}, {one['restarts']} restarts. {one['problem'] or ''}")
+    for replica, info in state["replicas"].items():
+        shards = ", ".join(map(str, info["shards"])) or "none"
+        click.echo(f"  {replica:<14} {info['state']:<9} {info['node'] or 'waiting for a node':<24} shards {shards}")
+    for shard in state["shards"]:
+        if shard["state"] not in {"served", "done"} or shard["problem"]:
+            details = f"{shard['state']}, {shard['restarts']} restarts. {shard['problem'] or ''}"
+            click.echo(f"  shard {shard['shard']}: {details}")
     return 0 if state["running"] else 1
 
 
@@ -71,7 +72,7 @@ def resize_command(name: str, count: int, as_json: bool) -> None:
     desired = update_desired_fleet(FleetPaths(name), lambda last: replace(last, replicas=count))
     shards = len(state["shards"])
     if count > shards:
-        click.echo(f"there are only {shards} shards, so {count - shards} replicas stand by as spares", err=True)
+        click.echo(f"there are only {shards} shards, so {count - shards} replicas are idle spares", err=True)
     _answer(name, desired, as_json=as_json)
 
 
@@ -85,13 +86,13 @@ def drain_command(name: str, chosen: tuple[str, ...], as_json: bool) -> None:
     Draining a NODE closes all of its replicas and places no new ones there.
     """
     state = _running(name)
-    names = {one: {one, *_node_names(about["node"])} for one, about in state["replicas"].items()}
-    leaving = {one for one, known_by in names.items() if known_by & set(chosen)}
+    names = {replica: {replica, *_node_names(info["node"])} for replica, info in state["replicas"].items()}
+    leaving = {replica for replica, known_by in names.items() if known_by & set(chosen)}
     known = set[str]().union(*names.values())
-    if unknown := [one for one in chosen if one not in known]:
+    if unknown := [choice for choice in chosen if choice not in known]:
         raise ConfigError(f"{name} has no replica or node {unknown[0]!r}; it has {', '.join(sorted(known))}")
     nodes = {
-        state["replicas"][one]["node"] for one in leaving if _node_names(state["replicas"][one]["node"]) & set(chosen)
+        node for node in (state["replicas"][replica]["node"] for replica in leaving) if _node_names(node) & set(chosen)
     }
 
     def changed(last: DesiredFleet) -> DesiredFleet:
@@ -135,9 +136,9 @@ def _answer(name: str, desired: DesiredFleet, *, as_json: bool) -> None:
 
 
 def _line(state: dict[str, Any]) -> str:
-    served = sum(one["state"] == "served" for one in state["shards"])
-    opened = sum(one["state"] == "open" for one in state["replicas"].values())
-    restarts = sum(one["restarts"] for one in state["shards"])
+    served = sum(shard["state"] == "served" for shard in state["shards"])
+    opened = sum(info["state"] == "open" for info in state["replicas"].values())
+    restarts = sum(shard["restarts"] for shard in state["shards"])
     phase = "running" if state["running"] else state["ending"] or "not running"
     return (
         f"{state['name']}  {phase} on {state['on']}: {opened} of {state['wanted']} replicas, "

@@ -10,12 +10,12 @@ from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
 from hermes_rl.orchestration.status.run_list import list_runs
 from hermes_rl.orchestration.status.status import status
 from hermes_rl.sinks.tail import MetricsTail
-from hermes_rl.viewer.sources.source import Runs
+from hermes_rl.viewer.sources.source import RunAccess
 
 
-def viewed_runs() -> Runs:
+def viewed_runs() -> RunAccess:
     followed = MetricsTail()
-    return Runs(
+    return RunAccess(
         listed=list_runs,
         folder=lambda run_id: RunPaths(run_id).folder,
         status=partial(status, read=followed.rows),

@@ -9,9 +9,9 @@ from email.utils import parsedate_to_datetime
 class Backoff:
     """The retry delays of one client. Call `reset` after a success."""
 
-    def __init__(self, shortest: float = 0.1, longest: float = 5.0) -> None:
-        self._shortest = shortest
-        self._longest = longest
+    def __init__(self, initial: float = 0.1, maximum: float = 5.0) -> None:
+        self._initial = initial
+        self._maximum = maximum
         self._tries = 0
 
     def reset(self) -> None:
@@ -20,13 +20,13 @@ class Backoff:
     def next(self) -> float:
         """The next delay in seconds."""
         self._tries += 1
-        return backoff_seconds(self._tries - 1, first=self._shortest, longest=self._longest)
+        return backoff_seconds(self._tries - 1, initial=self._initial, maximum=self._maximum)
 
 
-def backoff_seconds(attempt: int, *, first: float, longest: float) -> float:
+def backoff_seconds(attempt: int, *, initial: float, maximum: float) -> float:
     """Seconds before the next attempt, with 50% jitter; attempts count from 0."""
     # After a long outage the power of two would overflow a float.
-    return random.uniform(0.5, 1.0) * min(longest, first * 2.0 ** min(attempt, 64))
+    return random.uniform(0.5, 1.0) * min(maximum, initial * 2.0 ** min(attempt, 64))
 
 
 def parse_retry_after(retry_after: str, now: datetime) -> float | None:

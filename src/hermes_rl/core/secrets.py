@@ -1,4 +1,4 @@
-"""Secrets by reference: a setting of `env:NAME` or `file:PATH` stands for the content of the variable or file.
+"""Secrets by reference: a setting of `env:NAME` or `file:PATH` means the content of the variable or file.
 
 A reference may be saved and shown. The secret itself is never logged, stored or put into an error.
 """

@@ -103,7 +103,7 @@ async def _process(environment: type[Environment], settings: Settings, path: Pat
     with watch_loop(asyncio.get_running_loop(), report=_warn_of_hold) as env.watchdog:
         async with env.opened():
             tally = await generate_groups(env, path, resume=resume)
-    page = write_page(path)
+    page = write_report(path)
     shown = page or f"none; `hermes-rl view {path}` shows the groups"
     notes = {"groups": str(path), "page": shown, "metrics": str(env.metrics_path)}
     summary_table(f"process · {environment.display_name()}", tally, notes)
@@ -111,7 +111,7 @@ async def _process(environment: type[Environment], settings: Settings, path: Pat
     return {**tally.summary(), **files}
 
 
-def write_page(groups: Path) -> str | None:
+def write_report(groups: Path) -> str | None:
     """Write the HTML report unless the file is large; a failure is only a warning, since the groups are written."""
     from hermes_rl.viewer.report.builder import write_report
     from hermes_rl.viewer.sources.source import no_runs

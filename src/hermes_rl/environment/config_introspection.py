@@ -1,8 +1,8 @@
 """Describes an environment's configuration: `python -m hermes_rl.environment.config_introspection REFERENCE`.
 
-It reads JSON from standard input: changes of `env` and `openai`, and under `beneath` values that config_init
-overrides. It writes one JSON object with `description` or `error`. Standard output holds nothing else, whatever the
-environment's code prints, and literal secrets are hidden.
+orchestration/configuration/introspect.py runs it in a subprocess. It reads JSON from standard input: changes of `env`
+and `openai`, and under `beneath` values that config_init overrides. It writes one JSON object with `description` or
+`error`. Standard output holds nothing else, whatever the environment's code prints, and literal secrets are hidden.
 """
 
 import asyncio

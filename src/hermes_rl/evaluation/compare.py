@@ -13,7 +13,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.evaluation.output_folder import GROUPS, METRICS
 from hermes_rl.evaluation.statistics.intervals import Interval, mean_interval
-from hermes_rl.evaluation.statistics.paired import Comparison, compare
+from hermes_rl.evaluation.statistics.paired import PairedResult, paired_test
 from hermes_rl.store.records import read_groups
 
 # Settings with their own warnings.
@@ -47,7 +47,7 @@ class EvaluationComparison:
     second: LoadedEvaluation
     first_mean: Interval
     second_mean: Interval
-    comparison: Comparison
+    comparison: PairedResult
     warnings: tuple[str, ...]
 
     def summary(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class EvaluationComparison:
 
 def compare_evaluations(first: LoadedEvaluation, second: LoadedEvaluation) -> EvaluationComparison:
     """ConfigError when they have no item in common."""
-    test = compare(first.scores, second.scores)
+    test = paired_test(first.scores, second.scores)
     shared = [item for item, scores in first.scores.items() if scores and second.scores.get(item)]
     return EvaluationComparison(
         first,
@@ -160,7 +160,7 @@ def _side_summary(side: LoadedEvaluation, mean: Interval) -> dict[str, Any]:
     }
 
 
-def _warnings(first: LoadedEvaluation, second: LoadedEvaluation, test: Comparison) -> Iterator[str]:
+def _warnings(first: LoadedEvaluation, second: LoadedEvaluation, test: PairedResult) -> Iterator[str]:
     before, after = first.provenance, second.provenance
     if before["environment"] != after["environment"]:
         yield f"the environments differ: {before['environment']} and {after['environment']}"

@@ -264,7 +264,7 @@ async def write_evaluation(
 
 
 def comparable_settings(env: Environment) -> dict[str, Any]:
-    """Settings for `compare`: numbers and booleans as they are, all else hashed, because it may contain secrets."""
+    """Settings for `compare`: numbers and booleans as they are, everything else hashed, as it may contain secrets."""
     settings = env.config.model_dump(mode="json", exclude=set(OPERATIONAL_FIELDS))
     return {
         name: value if value is None or isinstance(value, bool | int | float) else content_id(value)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from hermes_rl.agent.loop import NOT_RUN
 from hermes_rl.agent.result import AgentResult, ProgramEnd, ToolError
-from hermes_rl.agent.result_spilling import Result, fit_to_budget
+from hermes_rl.agent.result_spilling import ToolResult, fit_to_budget
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.core.trajectory import Rollout, StopReason, ToolUse
@@ -72,10 +72,10 @@ async def replay_calls(
     budget = agent_limits(env.config, None).results
     spent = 0
     for turn, uses in groupby(rollout.tool_uses, lambda use: use.turn):
-        results: list[Result] = []
+        results: list[ToolResult] = []
         for use in uses:
             answer = await _repeat_call(session, use, tools)
-            results.append(Result(use.name, ToolOutcome(use.result if answer is None else answer, use.error)))
+            results.append(ToolResult(use.name, ToolOutcome(use.result if answer is None else answer, use.error)))
             yield ReplayedCall(use, answer)
         # A result too long for the model goes to a file, which the policy may have read or changed.
         shown = await fit_to_budget(results, spent=spent, budget=budget, session=session, tools=set(tools), turn=turn)

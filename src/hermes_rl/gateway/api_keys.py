@@ -52,7 +52,7 @@ class ApiKeys:
 
     def open(self, rollout: GatewayRollout) -> ApiKey:
         """Issue a key for a rollout; close it when the rollout ends."""
-        # Some programs check a key's prefix; this one is no provider's.
+        # Some programs check a key's prefix; this prefix belongs to no provider.
         api_key = ApiKey(uuid.uuid4().hex, f"sk-rl-{secrets.token_urlsafe(KEY_BYTES)}", rollout, self)
         self._valid[_digest(api_key.key)] = api_key
         return api_key

@@ -46,9 +46,9 @@ class Conversations:
         # Branches share the messages before they diverge, so each is compared only once.
         known: dict[int, bool] = {}
         for conversation in reversed(self.all):
-            alike = _shared_length(messages, conversation, known)
-            if alike > shared:
-                best, shared = conversation, alike
+            common = _shared_length(messages, conversation, known)
+            if common > shared:
+                best, shared = conversation, common
         return CallPosition(best, shared, list(messages[shared:]))
 
     def add_answer(self, position: CallPosition, answer: Message, call: int) -> Conversation:

@@ -62,7 +62,7 @@ class LimitUsage:
         self.check()
         limit = self.limits.calls_at_once + self.limits.calls_waiting
         if max(self.callers, self.running_calls) >= limit:
-            raise self._refused(f"too many requests at once, the limit is {limit}", retry_after=1.0)
+            raise self._refused(f"too many concurrent requests, the limit is {limit}", retry_after=1.0)
 
     def check(self) -> None:
         """RequestRefusedError when the rollout has used all of its calls or its time."""
@@ -86,7 +86,7 @@ class LimitUsage:
                 ErrorKind.TOO_LARGE, f"the request is larger than the limit of {self.limits.call_bytes} bytes"
             )
         if self.bytes + size > self.limits.bytes_at_once:
-            raise self._refused(f"too many bytes at once, the limit is {self.limits.bytes_at_once}", retry_after=1.0)
+            raise self._refused(f"too many bytes in flight, the limit is {self.limits.bytes_at_once}", retry_after=1.0)
         self.bytes += size
 
     @property

@@ -1,7 +1,7 @@
 """An agent's request in one form for all dialects.
 
-`messages` and `tools` hold all that reaches the policy's prompt, in the form that the recorder uses. Equal requests in
-two dialects have equal messages and tools.
+`messages` and `tools` hold everything that reaches the policy's prompt, in the form that the recorder uses. Equal
+requests in two dialects have equal messages and tools.
 """
 
 from collections.abc import Mapping

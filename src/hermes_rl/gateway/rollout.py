@@ -105,9 +105,9 @@ class GatewayRollout:
         self.used.admit()
 
     def find_retry(self, identity: tuple[str, bytes], *, repeated: bool) -> Call | None:
-        """The call that this request retries: its answer is not delivered, and nobody waits for it any more.
+        """The call that this request retries: its answer is not delivered and has no waiter.
 
-        `repeated`: the caller declares a retry, so the first try may still look as if it was waited for.
+        `repeated`: the caller declares a retry, so the first attempt may still seem to have a waiter.
         """
         calls = [call for call in self._undelivered.get(identity, ()) if call.problem is None and not call.received]
         found = next((call for call in calls if not call.listeners), None)

@@ -6,15 +6,15 @@ Always true: a request without a `traceparent` header creates no span, so probes
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_rl.tracing.span import SpanSink, current_scope, remote_span
+from hermes_rl.tracing.span import SpanSink, current_trace, remote_span
 
 HEADER = b"traceparent"
 
 
 def tracing_middleware() -> list[Middleware]:
     """The tracing middleware; none when tracing is off."""
-    scope = current_scope()
-    return [] if scope is None else [Middleware(TracingMiddleware, scope.sink)]
+    trace = current_trace()
+    return [] if trace is None else [Middleware(TracingMiddleware, trace.sink)]
 
 
 class TracingMiddleware:

@@ -1,7 +1,7 @@
 """Gate: admits requests to one engine in FIFO order, as its concurrency limiter allows.
 
 An admitted request counts as in flight until its outcome is reported. A request cancelled while it waits leaves no
-trace. Nothing waits while nothing is in flight. When an engine is lost, every waiting request fails at once.
+trace. Nothing waits while nothing is in flight. When an engine is lost, every waiting request fails immediately.
 """
 
 import asyncio

@@ -37,11 +37,14 @@ C = TypeVar("C", bound=RoutingCandidate)
 
 
 def pick_endpoint(ready: Sequence[C], holder: C | None) -> C:
-    """The holder of the prefix if it is ready and has room, or is little busier than the least loaded; else that."""
+    """The holder of the prefix if it is ready and has room, or is not much busier than the least loaded endpoint.
+
+    Otherwise the least loaded endpoint.
+    """
     least = min(ready, key=load)
     if holder is None or holder is least or not any(candidate is holder for candidate in ready):
         return least
-    return holder if has_headroom(holder) or worth_the_prefix(holder, least) else least
+    return holder if has_headroom(holder) or prefix_outweighs_load(holder, least) else least
 
 
 def has_headroom(holder: RoutingCandidate) -> bool:
@@ -49,7 +52,7 @@ def has_headroom(holder: RoutingCandidate) -> bool:
     return holder.in_flight < (PREFIX_BONUS if holder.limit is None else holder.limit)
 
 
-def worth_the_prefix(holder: RoutingCandidate, least: RoutingCandidate) -> bool:
+def prefix_outweighs_load(holder: RoutingCandidate, least: RoutingCandidate) -> bool:
     if holder.limit is None:
         return holder.in_flight <= 2 * least.in_flight + PREFIX_BONUS
     return load(holder) <= load(least) + PREFIX_BONUS_LOAD

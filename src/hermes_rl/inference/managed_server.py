@@ -1,5 +1,6 @@
-"""ManagedServer: `chat_completion` over token ids, for one rollout, with a record of every token.
+"""ManagedServer, as in Atropos: `chat_completion` over token ids, for one rollout, with a record of every token.
 
+It sends its requests through a ServerManager (server_manager.py), which chooses the endpoint.
 The engine receives token ids and returns token ids with logprobs; text is only parsed from them. Recorded sequences
 are checked against what went over the wire before they are handed out.
 """

@@ -1,8 +1,8 @@
-"""ServerManager: one `chat_completion` over one or more endpoints.
+"""ServerManager, as in Atropos: one `chat_completion` over one or more endpoints. managed_server.py records tokens.
 
-A request goes to the endpoint that has the conversation's prefix, else to the least loaded one. Retryable errors are
-retried within the deadline: at once on another healthy endpoint, else after a wait. The final EndpointError names the
-endpoint, the status and the body.
+A request goes to the endpoint that has the conversation's prefix, or to the least loaded one. Retryable errors are
+retried within the deadline: immediately on another healthy endpoint, otherwise after a wait. The final
+EndpointError names the endpoint, the status and the body.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ class RetryPolicy:
     """Seconds between retries, and how long a failed endpoint is skipped while there are others."""
 
     first_wait: float = 0.5
-    longest_wait: float = 30.0
+    max_wait: float = 30.0
     rest: float = 5.0
 
     def wait_before(self, attempt: int, asked_for: float | None) -> float:
         """The wait that the endpoint asked for, else exponential backoff with jitter; attempts count from 0."""
         if asked_for is not None:
             return asked_for
-        return backoff_seconds(attempt, first=self.first_wait, longest=self.longest_wait)
+        return backoff_seconds(attempt, initial=self.first_wait, maximum=self.max_wait)
 
 
 class ServerManager:

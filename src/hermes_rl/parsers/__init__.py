@@ -1,4 +1,4 @@
-"""Tool-call text formats, a file each. A file owns how its format is parsed, recognised and taught to a model."""
+"""Tool-call text formats, one file each. A file owns how its format is parsed, recognised and taught to a model."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -10,8 +10,8 @@ from hermes_rl.parsers.parser import BrokenCall, ParsedText, ToolCallParser
 
 def get_parser(name: str) -> ToolCallParser:
     """A built-in parser, an installed one, or `module:Class`; ConfigError for anything else."""
-    made = PARSERS.resolve(name)
-    parser: ToolCallParser = made() if isinstance(made, type) else made
+    resolved = PARSERS.resolve(name)
+    parser: ToolCallParser = resolved() if isinstance(resolved, type) else resolved
     if not all(hasattr(parser, attribute) for attribute in ("name", "markers", "tool_format", "parse")):
         raise ConfigError(f"{name} is not a tool-call parser: it needs name, markers, tool_format and parse")
     return parser
@@ -23,7 +23,7 @@ def list_parsers() -> list[str]:
 
 
 def leaked_marker(text: str, own: Iterable[str] = ()) -> str | None:
-    """The first marker of any format in text that no parser took as a call; `own` are those of the parser in use."""
+    """The first marker of any format in unparsed text. `own` are the markers of the parser in use, checked first."""
     return next((marker for marker in (*own, *_builtin_markers()) if marker in text), None)
 
 

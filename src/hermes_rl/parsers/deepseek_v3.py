@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 from hermes_rl.core.messages import ToolCall
-from hermes_rl.parsers.call_json import call_with, json_to
-from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
+from hermes_rl.parsers.call_json import make_call, read_json
+from hermes_rl.parsers.marked_text import MarkedText, markers, parse_calls
 from hermes_rl.parsers.parser import BrokenCall, ParsedText
 from hermes_rl.parsers.tool_format import CallWriter, ToolFormat, Tools, arguments_json
 
@@ -43,24 +43,24 @@ class DeepSeekV3Parser:
     )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
-        return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)
+        return parse_calls(MarkedText(text, MARKERS), OPENERS, self._parse_call)
 
-    def _read(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
-        text, begin = marked.text, marked.here
-        if (mark := marked.ahead) is None or mark.group() != SEPARATOR:
-            block = json_to(marked, CLOSED, STOPS)
+    def _parse_call(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        text, begin = marked.text, marked.position
+        if (mark := marked.next_marker) is None or mark.group() != SEPARATOR:
+            block = read_json(marked, CLOSED, STOPS)
             yield BrokenCall(block, f"there is no {SEPARATOR} in the call")
             return
         marked.next()
         name = self._name(marked, text[begin : mark.start()])
-        arguments = json_to(marked, CLOSED, STOPS).removesuffix("```").rstrip()
-        yield call_with(name, arguments, text[begin : marked.here].removesuffix(END).strip())
+        arguments = read_json(marked, CLOSED, STOPS).removesuffix("```").rstrip()
+        yield make_call(name, arguments, text[begin : marked.position].removesuffix(END).strip())
 
     def _name(self, marked: MarkedText, before: str) -> str:
-        """The name, with the cursor left at the arguments; `before` is what stands in front of the separator."""
-        text, begin = marked.text, marked.here
-        line = text.find("\n", begin, marked.ahead_at)
-        marked.here = marked.ahead_at if line < 0 else line
-        name = text[begin : marked.here].strip()
-        marked.here = FENCE.match(text, marked.here).end()  # type: ignore[union-attr]
+        """Return the name and move to the arguments. `before` is the text before the separator."""
+        text, begin = marked.text, marked.position
+        line = text.find("\n", begin, marked.next_marker_start)
+        marked.position = marked.next_marker_start if line < 0 else line
+        name = text[begin : marked.position].strip()
+        marked.position = FENCE.match(text, marked.position).end()  # type: ignore[union-attr]
         return name

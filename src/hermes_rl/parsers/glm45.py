@@ -1,7 +1,7 @@
 """GLM-4.5: a name, then keys and values in tags, typed by the tool's schema.
 
 `<tool_call>NAME`, for each argument `<arg_key>KEY</arg_key>` and `<arg_value>VALUE</arg_value>`, `</tool_call>`, with a
-newline between any two. A value ends at `</arg_value>`, whatever other tags it has.
+newline between any two. A value ends at `</arg_value>`, whatever other tags it contains.
 """
 
 import re
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import ToolCall
-from hermes_rl.parsers.marked_text import MarkedText, UnreadableError, markers, read_calls
+from hermes_rl.parsers.marked_text import CallParseError, MarkedText, markers, parse_calls
 from hermes_rl.parsers.parser import BrokenCall, ParsedText
-from hermes_rl.parsers.schema_values import properties_of, typed
+from hermes_rl.parsers.schema_values import parse_value, tool_properties
 from hermes_rl.parsers.tool_format import RESPONSE_TAGS, ToolFormat, Tools, bare_arguments
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -47,30 +47,30 @@ class Glm45Parser:
     tool_format = glm_format("\n")
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
-        def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        def parse_call(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
             yield _call(marked, opener, tools)
 
-        return read_calls(MarkedText(text, MARKERS), OPENERS, read)
+        return parse_calls(MarkedText(text, MARKERS), OPENERS, parse_call)
 
 
 def _call(marked: MarkedText, opener: re.Match[str], tools: Tools) -> ToolCall:
     text = marked.text
-    name = text[marked.here : marked.ahead_at].strip()
+    name = text[marked.position : marked.next_marker_start].strip()
     try:
         if not NAME.fullmatch(name):
             raise ValueError("there is no function name in the call")
-        properties = properties_of(tools, name)
-        arguments = {key: typed(value, properties.get(key)) for key, value in _arguments(marked)}
+        properties = tool_properties(tools, name)
+        arguments = {key: parse_value(value, properties.get(key)) for key, value in _arguments(marked)}
     except ValueError as error:
-        if marked.pass_to(CALL, CALL_END):
-            marked.passes(CALL_END)
-        raise UnreadableError(text[opener.start() : marked.here].strip(), str(error)) from None
+        if marked.skip_to(CALL, CALL_END):
+            marked.consume(CALL_END)
+        raise CallParseError(text[opener.start() : marked.position].strip(), str(error)) from None
     return ToolCall.make(name, fast_json.dumps(arguments).decode())
 
 
 def _arguments(marked: MarkedText) -> Iterator[tuple[str, str]]:
-    """Each argument's key and text, until the call ends; the cursor is then behind it."""
-    while mark := marked.ahead:
+    """Each argument's key and text, until the call ends. The cursor ends after it."""
+    while mark := marked.next_marker:
         if mark.group() == CALL:
             # The model went on to the next call, so this one was complete.
             return
@@ -83,7 +83,7 @@ def _arguments(marked: MarkedText) -> Iterator[tuple[str, str]]:
 
 
 def _key(marked: MarkedText) -> str:
-    begin, mark = marked.here, marked.ahead
+    begin, mark = marked.position, marked.next_marker
     if mark is None or mark.group() != KEY_END:
         raise ValueError(f"an {KEY} is not closed")
     marked.next()
@@ -93,15 +93,15 @@ def _key(marked: MarkedText) -> str:
 def _value(marked: MarkedText) -> str:
     text = marked.text
     marked.skip_space()
-    if not marked.passes(VALUE):
+    if not marked.consume(VALUE):
         raise ValueError(f"a key has no {VALUE}")
-    begin = marked.here
-    while mark := marked.ahead:
+    begin = marked.position
+    while mark := marked.next_marker:
         tag = mark.group()
         if tag == VALUE:
             raise ValueError(f"an {VALUE} is not closed")
         if tag == VALUE_END or (tag == CALL_END and CLOSED_CALL.match(text, mark.start())):
-            marked.here = mark.end() if tag == VALUE_END else mark.start()
+            marked.position = mark.end() if tag == VALUE_END else mark.start()
             return text[begin : mark.start()]
         marked.next()
     raise ValueError("the text ends inside a value")

@@ -1,15 +1,15 @@
 """Kimi K2: `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`.
 
-All calls stand between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`. What stands before the
-arguments is the call's id. It is kept, since the model expects it back with the result.
+All calls are between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`. The text before the arguments is
+the call's id. It is kept, because the model expects it with the result.
 """
 
 import re
 from collections.abc import Iterator
 
 from hermes_rl.core.messages import ToolCall
-from hermes_rl.parsers.call_json import call_with, json_to
-from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
+from hermes_rl.parsers.call_json import make_call, read_json
+from hermes_rl.parsers.marked_text import MarkedText, markers, parse_calls
 from hermes_rl.parsers.parser import BrokenCall, ParsedText
 from hermes_rl.parsers.tool_format import ToolFormat, Tools, arguments_json
 
@@ -43,18 +43,18 @@ class KimiK2Parser:
     )
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
-        return read_calls(MarkedText(text, MARKERS), OPENERS, self._read)
+        return parse_calls(MarkedText(text, MARKERS), OPENERS, self._parse_call)
 
-    def _read(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
-        text, begin = marked.text, marked.here
-        if (mark := marked.ahead) is None or mark.group() != ARGUMENTS:
-            yield BrokenCall(json_to(marked, CLOSED, STOPS), f"there is no {ARGUMENTS} in the call")
+    def _parse_call(self, marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        text, begin = marked.text, marked.position
+        if (mark := marked.next_marker) is None or mark.group() != ARGUMENTS:
+            yield BrokenCall(read_json(marked, CLOSED, STOPS), f"there is no {ARGUMENTS} in the call")
             return
         marked.next()
         call_id = text[begin : mark.start()].strip()
         path, _, index = call_id.rpartition(":")
         numbered = bool(path) and index.isdecimal()
         name = (path if numbered else call_id).removeprefix("functions.")
-        arguments = json_to(marked, CLOSED, STOPS)
-        block = text[begin : marked.here].removesuffix(END).strip()
-        yield call_with(name, arguments, block, call_id if numbered else None)
+        arguments = read_json(marked, CLOSED, STOPS)
+        block = text[begin : marked.position].removesuffix(END).strip()
+        yield make_call(name, arguments, block, call_id if numbered else None)

@@ -1,7 +1,7 @@
 """Llama 3: JSON objects `{"name": ..., "parameters": {...}}`, with or without `<|python_tag|>` before them.
 
-The key may also be `arguments`. An object without both a name and one of these is an answer, not a call, unless the
-tag says otherwise.
+The key may also be `arguments`. An object without both a name and one of these is an answer, not a call, unless
+the tag precedes it.
 """
 
 import re
@@ -10,14 +10,14 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import ToolCall
-from hermes_rl.parsers.call_json import call_of_value, not_json
+from hermes_rl.parsers.call_json import call_from_value, not_json
 from hermes_rl.parsers.json_span import JsonSpan, json_span
-from hermes_rl.parsers.marked_text import MarkedText, markers, read_calls
+from hermes_rl.parsers.marked_text import MarkedText, markers, parse_calls
 from hermes_rl.parsers.parser import BrokenCall, ParsedText
 from hermes_rl.parsers.tool_format import ToolFormat, Tools, json_call
 
 TAG, BRACE = "<|python_tag|>", "{"
-# Of all braces only those before a key, else code would cost a look at each of its blocks.
+# Only braces before a key; otherwise every block of code would be scanned.
 MARKERS = re.compile(rf'{markers(TAG).pattern}|{{(?=\s*+")')
 OPENERS = frozenset({TAG, BRACE})
 CALL = re.compile(r'\{\s*+"(?:name|type|function|arguments|parameters)"\s*+:')
@@ -40,34 +40,34 @@ class Llama3JsonParser:
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
         last_key = max(text.rfind(f'"{key}"') for key in ARGUMENTS)
 
-        def read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+        def parse_call(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
             if opener.group() == BRACE and opener.start() > last_key:
-                tag = text.find(TAG, marked.here)
-                marked.here = len(text) if tag < 0 else tag
+                tag = text.find(TAG, marked.position)
+                marked.position = len(text) if tag < 0 else tag
             else:
-                yield from _read(marked, opener)
+                yield from _parse_at(marked, opener)
 
-        parsed = read_calls(MarkedText(text, MARKERS), OPENERS, read)
+        parsed = parse_calls(MarkedText(text, MARKERS), OPENERS, parse_call)
         if parsed.calls and not parsed.content.strip(BRACKETS):
             return ParsedText("", parsed.calls, parsed.broken)
         return parsed
 
 
-def _read(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
+def _parse_at(marked: MarkedText, opener: re.Match[str]) -> Iterator[ToolCall | BrokenCall]:
     text, tagged, begin = marked.text, opener.group() == TAG, opener.start()
     if tagged:
         marked.skip_space()
-        begin = marked.here
+        begin = marked.position
         if not text.startswith(BRACE, begin):
-            marked.pass_to(TAG)
-            yield BrokenCall(text[begin : marked.here].rstrip(), f"there is no JSON object behind {TAG}")
+            marked.skip_to(TAG)
+            yield BrokenCall(text[begin : marked.position].rstrip(), f"there is no JSON object after {TAG}")
             return
     span = json_span(text, begin)
-    marked.here = span.end
-    call = _cut_short(marked, span, tagged) if span.fault else _call(text[begin : span.end], tagged)
+    marked.position = span.end
+    call = _truncated_call(marked, span, tagged) if span.problem else _call(text[begin : span.end], tagged)
     if call is not None:
-        if separator := SEPARATOR.match(text, marked.here):
-            marked.here = separator.end()
+        if separator := SEPARATOR.match(text, marked.position):
+            marked.position = separator.end()
         yield call
 
 
@@ -75,28 +75,28 @@ def _call(block: str, tagged: bool) -> ToolCall | BrokenCall | None:
     try:
         value: Any = fast_json.loads(block)
     except ValueError as error:
-        return not_json(block, error) if tagged or _is_meant(block) else None
+        return not_json(block, error) if tagged or _is_call(block) else None
     key = next((key for key in ARGUMENTS if key in value), None)
     if key is None or "name" not in value:
         return BrokenCall(block, 'the object has no "name" and "parameters"') if tagged else None
-    return call_of_value({"name": value["name"], "arguments": value[key]}, block)
+    return call_from_value({"name": value["name"], "arguments": value[key]}, block)
 
 
-def _cut_short(marked: MarkedText, span: JsonSpan, tagged: bool) -> BrokenCall | None:
-    """An object that stops being JSON before it ends; the next call may begin in what seemed its last string."""
+def _truncated_call(marked: MarkedText, span: JsonSpan, tagged: bool) -> BrokenCall | None:
+    """The call of an object that is invalid before its end. The next call may begin inside its last string."""
     text = marked.text
-    marked.here = span.resume
+    marked.position = span.resume
     if not tagged and not CALL.match(text, span.begin):
         return None
     following = CALL.search(text, span.resume)
     end = following.start() if following else len(text)
     block = text[span.begin : end].rstrip()
-    if not tagged and not _is_meant(block):
+    if not tagged and not _is_call(block):
         return None
-    marked.here = end
-    return BrokenCall(block, f"not valid JSON: {span.fault}")
+    marked.position = end
+    return BrokenCall(block, f"not valid JSON: {span.problem}")
 
 
-def _is_meant(block: str) -> bool:
-    """Is this broken object a call, rather than code in braces?"""
+def _is_call(block: str) -> bool:
+    """Whether this invalid object is a call, not code in braces."""
     return CALL.match(block) is not None and any(f'"{key}"' in block for key in ARGUMENTS)

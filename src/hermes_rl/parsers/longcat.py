@@ -1,4 +1,4 @@
-"""LongCat writes tool calls as hermes does, between tags of its own: `<longcat_tool_call>{...}</longcat_tool_call>`."""
+"""LongCat writes tool calls as hermes does, in its own tags: `<longcat_tool_call>{...}</longcat_tool_call>`."""
 
 from hermes_rl.parsers.hermes import HermesParser
 from hermes_rl.parsers.tool_format import tagged_json

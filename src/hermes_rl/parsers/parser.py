@@ -1,6 +1,6 @@
 """The interface of a tool-call parser.
 
-A parser never raises for text that a model wrote. It reports a call that it cannot read in `broken`.
+A parser never raises for text that a model wrote. It reports a call that it cannot parse in `broken`.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class ParsedText:
 
 
 class ToolCallParser(Protocol):
-    """`markers` are the strings that give away a call of this format in text that was not parsed."""
+    """`markers` are strings that reveal an unparsed call of this format."""
 
     name: str
     markers: tuple[str, ...]
     tool_format: ToolFormat
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedText:
-        """The calls in the text. `tools` give types to formats that write every value as bare text."""
+        """Split the text into content and calls. Formats with bare values take their types from `tools`."""
         ...

@@ -1,7 +1,7 @@
 """Values of formats that write every argument as bare text, typed by the tool's schema.
 
-Without a type in the schema a value is the text itself. A text that does not fit its type stays as it is or becomes
-what it is as JSON, so that the check of the arguments can tell the model what was wrong.
+A value without a type in the schema is the text itself. Text that does not fit its type is kept, or is parsed as JSON,
+so that argument validation can report the error.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 from hermes_rl.core import fast_json
 from hermes_rl.parsers.tool_format import Tools
 
-TRUTH = {"true": True, "1": True, "false": False, "0": False}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 KINDS: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -22,8 +22,8 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def properties_of(tools: Tools, name: str) -> Mapping[str, Any]:
-    """The schemas of the parameters of that tool; none for a tool nobody gave."""
+def tool_properties(tools: Tools, name: str) -> Mapping[str, Any]:
+    """The schemas of that tool's parameters; empty for an unknown tool."""
     for tool in tools:
         function = tool.get("function")
         if isinstance(function, Mapping) and function.get("name") == name:
@@ -33,9 +33,9 @@ def properties_of(tools: Tools, name: str) -> Mapping[str, Any]:
     return {}
 
 
-def typed(text: str, schema: Any) -> Any:
-    """The value that the text stands for."""
-    types = types_of(schema)
+def parse_value(text: str, schema: Any) -> Any:
+    """The text as a value of the schema's type."""
+    types = schema_types(schema)
     if types <= {"string"}:
         return text
     value = _as_json(text)
@@ -45,13 +45,13 @@ def typed(text: str, schema: Any) -> Any:
         return None
     if (number := _as_number(text, types)) is not None:
         return number
-    if "boolean" in types and (word := text.strip().lower()) in TRUTH:
-        return TRUTH[word]
-    return text if "string" in types or value is NOTHING else value
+    if "boolean" in types and (word := text.strip().lower()) in BOOLEANS:
+        return BOOLEANS[word]
+    return text if "string" in types or value is NOT_JSON else value
 
 
-def types_of(schema: Any) -> set[str]:
-    """All types that the schema allows; empty when it does not say."""
+def schema_types(schema: Any) -> set[str]:
+    """All types that the schema allows; empty if it names none."""
     if not isinstance(schema, Mapping):
         return set()
     named = schema.get("type")
@@ -60,22 +60,22 @@ def types_of(schema: Any) -> set[str]:
         types |= {kind for kind in KINDS if _is(value, kind)} or {"string"}
     for choice in ("anyOf", "oneOf", "allOf"):
         for inner in schema.get(choice) or ():
-            types |= types_of(inner)
+            types |= schema_types(inner)
     return types
 
 
-NOTHING = object()
+NOT_JSON = object()
 
 
 def _as_json(text: str) -> Any:
     try:
         return fast_json.loads(text)
     except ValueError:
-        return NOTHING
+        return NOT_JSON
 
 
 def _as_number(text: str, types: set[str]) -> int | float | None:
-    """What Python reads as a number though JSON does not, such as +5 and .5."""
+    """A number that Python accepts and JSON does not, such as +5 and .5."""
     try:
         if "integer" in types:
             return int(text)

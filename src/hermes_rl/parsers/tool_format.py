@@ -1,7 +1,7 @@
-"""How one format writes tools, calls and results, for chat templates that do not know tools.
+"""How one format writes tools, calls and results, for chat templates without tool support.
 
-Always true: the parser that owns a format reads `calls_text` as the calls it was given. The formats that write values
-as bare text (GLM, Qwen3-Coder) need the tools' schemas for that, and cannot hold a value with their closing tag in it.
+Always true: a format's parser parses `calls_text` back into the same calls. The formats that write values as bare text
+(GLM, Qwen3-Coder) need the tools' schemas for that, and cannot express a value that contains their closing tag.
 """
 
 import json
@@ -21,7 +21,7 @@ RESPONSE_TAGS = ("<tool_response>\n", "\n</tool_response>")
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """`instructions` tell the model how to call, after the schemas.
+    """`instructions` tell the model how to write a call; they follow the schemas.
 
     `around` encloses all calls, `between` separates two of them. `result` encloses a tool's result; `{id}` in it is the
     call's id.
@@ -34,7 +34,7 @@ class ToolFormat:
     result: tuple[str, str] = ("", "")
 
     def tools_text(self, tools: Tools) -> str:
-        """The part of a system message that names the tools and says how to call them."""
+        """The part of the system message that lists the tools and explains how to call them."""
         schemas = "\n".join(map(dump_json, tools))
         return (
             "# Tools\n\nYou may call these functions; each is described by a JSON schema within <tools></tools>:\n"
@@ -42,12 +42,12 @@ class ToolFormat:
         )
 
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
-        """The calls as a model of this format writes them."""
+        """The calls, written in this format."""
         before, after = self.around
         return before + self.between.join(self.write_call(call, index) for index, call in enumerate(calls)) + after
 
     def result_text(self, content: str, call_id: str = "") -> str:
-        """A tool's result as models of this format see it; content that has this form already stays as it is."""
+        """A tool's result, written in this format. Content that is already in this format is returned unchanged."""
         before, after = self.result
         before = before.replace("{id}", call_id)
         return content if before and content.lstrip().startswith(before.strip()) else before + content + after
@@ -71,7 +71,7 @@ def tagged_json(opening: str, closing: str, result: tuple[str, str] = RESPONSE_T
 def bare_arguments(call: ToolCall) -> list[tuple[str, str]]:
     """Names and values as text, for formats that do not quote strings."""
     value = _parsed(call.arguments)
-    # Parsers of these formats return objects only; a call from another format still has to be written somehow.
+    # Parsers of these formats return objects only; any other value is written under the key `arguments`.
     pairs: Mapping[str, Any] = value if isinstance(value, dict) else {"arguments": value}
     return [(key, part if isinstance(part, str) else dump_json(part)) for key, part in pairs.items()]
 

@@ -115,7 +115,7 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     for label, counter in (
         ("stopped: {}", tally.stop_reasons),
         ("[red]not scored: {}[/red]", tally.failures),
-        ("tried again: {}", tally.retried),
+        ("retried: {}", tally.retried),
         ("groups withheld from training: {}", tally.withheld_groups),
         ("rollouts withheld from training: {}", tally.withheld_rollouts),
         ("[red]sequences dropped: {}[/red]", tally.breaches),

@@ -17,7 +17,7 @@ def _parts(message: Message) -> list[str]:
         return [f"[TOOL RESULT] {_truncate(text, MAX_RESULT_CHARS)}"]
     parts = []
     if reasoning := message.get("reasoning_content"):
-        parts.append(f"[{role.upper()} thinking]\n{_truncate(str(reasoning), MAX_REASONING_CHARS)}")
+        parts.append(f"[{role.upper()} reasoning]\n{_truncate(str(reasoning), MAX_REASONING_CHARS)}")
     if text:
         parts.append(f"[{role.upper()}]\n{text}")
     for raw in message.get("tool_calls") or ():

@@ -235,7 +235,7 @@ def _try_remove(group: Path) -> bool:
 
 
 def _can_enforce(parent: CgroupParent, limit: str) -> bool:
-    """Whether a group with this limit can be created there and a process of ours can enter it."""
+    """Whether a group with this limit can be created there and our process can enter it."""
     probe = parent.directory / f"{PARENT}-probe-{secrets.token_hex(4)}"
     try:
         _make_group(probe)

@@ -1,4 +1,4 @@
-"""Port forwarding: a port on the sandbox's loopback whose connections lead to one endpoint of ours, and nowhere else.
+"""Port forwarding: a port on the sandbox's loopback whose connections lead to our endpoint and nowhere else.
 
 Always true: the connections are multiplexed over a command's stdin and stdout, so they need no network, no host file
 inside the sandbox and no support from the backend. Forwarding ends with its block. Processes in the sandbox can break
@@ -216,4 +216,4 @@ async def _wait_until_listening(forward: PortForward, relay: "asyncio.Future[Exe
     if not relay.done():
         raise SandboxError("hang", f"the port forward to the gateway was not open after {START_TIMEOUT:.0f} s")
     stderr = relay.result().stderr.decode(errors="replace").strip()
-    raise SandboxError("start", f"cannot open the port forward to the gateway: {stderr or 'perl ended at once'}")
+    raise SandboxError("start", f"cannot open the port forward to the gateway: {stderr or 'perl exited immediately'}")

@@ -22,7 +22,7 @@ from hermes_rl.store.records import atropos_columns
 class InFlightGroups:
     """`changed` is set when a group ends; `window` counts since the last `take_window`.
 
-    `given_up` counts cancelled groups; `errors` holds errors outside any rollout: a full disk, a failed author's hook.
+    `cancelled` counts cancelled groups; `errors` holds errors outside any rollout: a full disk, a failed author's hook.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class InFlightGroups:
     ) -> None:
         self.changed = asyncio.Event()
         self.errors: list[Exception] = []
-        self.given_up = 0
+        self.cancelled = 0
         self.window = RolloutCounts(pass_score=env.config.pass_score)
         self._env, self._delivery, self._cursor, self._stats, self._slots = env, delivery, cursor, stats, slots
         self._groups: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class InFlightGroups:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._groups.discard(task)
         self._slots.release()
-        self.given_up += task.cancelled()
+        self.cancelled += task.cancelled()
         self._stats.groups_running = len(self._groups)
         self.changed.set()
 

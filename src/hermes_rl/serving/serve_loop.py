@@ -39,14 +39,14 @@ NO_MORE_ITEMS = "there are no more items"
 
 @dataclass(frozen=True, slots=True)
 class ServeResult:
-    """The result of a run. `given_up` counts groups cancelled at its end, `left` those left in `spool`."""
+    """The result of a run. `cancelled` counts groups cancelled at its end, `left` those left in `spool`."""
 
     ended: str
     tally: RolloutCounts
     spool: Path
     left: int
     version: int | None = None
-    given_up: int = 0
+    cancelled: int = 0
     posted: int = 0
     refused: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class ServeResult:
             **self.tally.summary(),
             "ended": self.ended,
             "version": self.version,
-            "given_up": self.given_up,
+            "given_up": self.cancelled,
             "posted": self.posted,
             "refused": self.refused,
             "left_out": dict(self.left_out),
@@ -120,7 +120,7 @@ class ServeLoop:
             spool=self._spool.directory,
             left=left,
             version=stats.version,
-            given_up=flight.given_up,
+            cancelled=flight.cancelled,
             posted=self._delivery.posted,
             refused=self._delivery.refused,
             left_out=self._destination.withheld,

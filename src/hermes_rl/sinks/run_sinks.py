@@ -43,7 +43,7 @@ class MetricsRun:
 
 
 class Sinks:
-    """Logs metrics and rollouts of a run. Calls return at once; only the file can raise, e.g. on a full disk."""
+    """Logs metrics and rollouts of a run. Calls return immediately; only the file can raise, e.g. on a full disk."""
 
     def __init__(self, file: RecordWriter, workers: Sequence[Worker], resumed_from: int | None = None) -> None:
         self.path = file.path

@@ -1,6 +1,6 @@
 """Runs one sink in its own thread, so that it never blocks the run.
 
-Always true: queueing returns at once and never raises. The first failure is reported and all are counted; after
+Always true: queueing returns immediately and never raises. The first failure is reported and all are counted; after
 MAX_FAILURES in a row the sink is disabled. Calls reach the sink in order, with steps that never decrease; when a run
 resumes from an earlier step, steps that the sink already has are not logged again.
 """

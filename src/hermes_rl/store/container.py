@@ -20,7 +20,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# As in PNG: a non-ASCII byte and a line ending, so that a transfer in text mode is detected at once.
+# As in PNG: a non-ASCII byte and a line ending, so that a transfer in text mode is detected immediately.
 MAGIC = b"\x89HRLG\r\n\x1a"
 VERSION = 1
 # Magic, version, length of the header; then the CRC-32 of these and the header.

@@ -119,7 +119,7 @@ class VisionEndpoint:
                     raise failure
             if attempt >= self.settings.max_retries:
                 raise failure
-            await asyncio.sleep(backoff_seconds(attempt, first=INITIAL_BACKOFF, longest=MAX_BACKOFF))
+            await asyncio.sleep(backoff_seconds(attempt, initial=INITIAL_BACKOFF, maximum=MAX_BACKOFF))
             attempt += 1
 
     def _error(self, cause: str, what: str) -> ToolHostError:

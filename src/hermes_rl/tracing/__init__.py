@@ -7,11 +7,11 @@ tasks inherit, and elsewhere each call costs one context variable lookup. Messag
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.tracing.span import (
     NO_SPAN,
-    Scope,
     Span,
+    Trace,
     TracedSpan,
-    current_scope,
     current_span,
+    current_trace,
     group_span,
     headers,
     remote_span,
@@ -21,12 +21,12 @@ from hermes_rl.tracing.span import (
 
 __all__ = [
     "NO_SPAN",
-    "Scope",
     "Span",
+    "Trace",
     "TracedSpan",
     "Tracing",
-    "current_scope",
     "current_span",
+    "current_trace",
     "group_span",
     "headers",
     "remote_span",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import resolve_secret
-from hermes_rl.tracing.span import NO_SPAN, Attributes, Scope, Span, TracedSpan, new_id, new_trace, read_traceparent
+from hermes_rl.tracing.span import NO_SPAN, Attributes, Span, Trace, TracedSpan, new_id, new_trace, read_traceparent
 from hermes_rl.version import __version__
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def traced(
         return
     with open_tracer(tracing, operation, report) as tracer:
         trace, parent = read_traceparent(tracing.parent) or (new_trace(), 0)
-        with TracedSpan(Scope(tracer, trace), parent, operation, attributes) as span:
+        with TracedSpan(Trace(tracer, trace), parent, operation, attributes) as span:
             yield span
 
 

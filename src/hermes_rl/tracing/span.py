@@ -53,26 +53,26 @@ class SpanSink(Protocol):
         ...
 
 
-class Scope:
+class Trace:
     """One trace, in this process."""
 
-    __slots__ = ("content", "put", "sink", "trace")
+    __slots__ = ("content", "id", "put", "sink")
 
-    def __init__(self, sink: SpanSink, trace: str) -> None:
+    def __init__(self, sink: SpanSink, trace_id: str) -> None:
         self.sink = sink
         self.put = sink.put
         self.content = sink.content
-        self.trace = trace
+        self.id = trace_id
 
 
 class TracedSpan:
     """Use as `with`. An exception that leaves the block becomes the span's error."""
 
-    __slots__ = ("_token", "attributes", "began", "error", "id", "operation", "parent", "scope")
+    __slots__ = ("_token", "attributes", "began", "error", "id", "operation", "parent", "trace")
     on: Literal[True] = True
 
-    def __init__(self, scope: Scope, parent: int, operation: str, attributes: SpanValues = None) -> None:
-        self.scope = scope
+    def __init__(self, trace: Trace, parent: int, operation: str, attributes: SpanValues = None) -> None:
+        self.trace = trace
         self.parent = parent
         self.operation = operation
         self.attributes = attributes
@@ -88,13 +88,13 @@ class TracedSpan:
         _current.reset(self._token)
         if error is not None and self.error is None:
             self.error = error_type(error)
-        scope = self.scope
-        scope.put((scope.trace, self.id, self.parent, self.operation, self.began, _now(), self.attributes, self.error))
+        trace = self.trace
+        trace.put((trace.id, self.id, self.parent, self.operation, self.began, _now(), self.attributes, self.error))
 
     def restart(self, attributes: SpanValues = None) -> None:
         """Finish this span and start the next of the same operation: for loops, at half the cost of new spans."""
-        scope, now = self.scope, _now()
-        scope.put((scope.trace, self.id, self.parent, self.operation, self.began, now, self.attributes, self.error))
+        trace, now = self.trace, _now()
+        trace.put((trace.id, self.id, self.parent, self.operation, self.began, now, self.attributes, self.error))
         self.id, self.began, self.attributes, self.error = _next_id(), now, attributes, None
 
     def set_attributes(self, **attributes: Any) -> None:
@@ -104,12 +104,12 @@ class TracedSpan:
     @property
     def content(self) -> bool:
         """Whether message content may be set as attributes."""
-        return self.scope.content
+        return self.trace.content
 
     @property
     def traceparent(self) -> str:
         """In W3C Trace Context format."""
-        return f"00-{self.scope.trace}-{self.id:016x}-01"
+        return f"00-{self.trace.id}-{self.id:016x}-01"
 
 
 class _NoSpan:
@@ -143,7 +143,7 @@ CLIENT_SPANS = frozenset({"chat", "deliver", "lease", "acknowledge", "release"})
 def span(operation: str, attributes: SpanValues = None) -> Span:
     """A child of the current span; NO_SPAN if tracing is off. Check `on` before computing costly attributes."""
     parent = _current.get()
-    return NO_SPAN if parent is None else TracedSpan(parent.scope, parent.id, operation, attributes)
+    return NO_SPAN if parent is None else TracedSpan(parent.trace, parent.id, operation, attributes)
 
 
 @contextmanager
@@ -153,8 +153,8 @@ def group_span(attributes: Attributes) -> Iterator[Span]:
     if parent is None:
         yield NO_SPAN
         return
-    if _random.random() < parent.scope.sink.sample_rate:
-        with TracedSpan(parent.scope, parent.id, "group", attributes) as begun:
+    if _random.random() < parent.trace.sink.sample_rate:
+        with TracedSpan(parent.trace, parent.id, "group", attributes) as begun:
             yield begun
         return
     with use_span(None):
@@ -175,10 +175,10 @@ def current_span() -> TracedSpan | None:
     return _current.get()
 
 
-def current_scope() -> Scope | None:
+def current_trace() -> Trace | None:
     """The current trace; None if tracing is off."""
     current = _current.get()
-    return None if current is None else current.scope
+    return None if current is None else current.trace
 
 
 def headers() -> Mapping[str, str]:
@@ -194,7 +194,7 @@ def headers() -> Mapping[str, str]:
 def remote_span(sink: SpanSink, traceparent: str | None, operation: str, attributes: Attributes) -> Span:
     """A span with its parent in another process; NO_SPAN unless the caller traces."""
     parent = read_traceparent(traceparent)
-    return NO_SPAN if parent is None else TracedSpan(Scope(sink, parent[0]), parent[1], operation, attributes)
+    return NO_SPAN if parent is None else TracedSpan(Trace(sink, parent[0]), parent[1], operation, attributes)
 
 
 def read_traceparent(text: str | None) -> tuple[str, int] | None:

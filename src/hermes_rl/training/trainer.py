@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 COMPLETE = "complete"
 # Long-poll duration of one lease request.
 LEASE_WAIT_S = 30.0
-FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 
 
 class RunFailedError(HermesRLError):
@@ -108,7 +108,7 @@ class Trainer:
                     failed_at = self.progress.step
                     self._retry_or_fail(error, failures)
                     self.progress.state = f"resuming from the last checkpoint: {error}"
-                    await asyncio.sleep(backoff_seconds(failures - 1, first=FIRST_RETRY_S, longest=LONGEST_RETRY_S))
+                    await asyncio.sleep(backoff_seconds(failures - 1, initial=FIRST_RETRY_S, maximum=MAX_RETRY_S))
         finally:
             await self._close_engine()
 

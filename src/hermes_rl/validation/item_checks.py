@@ -119,7 +119,7 @@ async def _draws(env: HermesAgentBaseEnv) -> list[Any]:
                 break
             drawn.append(item)
     if not drawn:
-        raise HookError("get_next_item returned None at once: there are no training items")
+        raise HookError("the first get_next_item returned None: there are no training items")
     return drawn
 
 

@@ -230,7 +230,7 @@ def _build_roles(
     if oracle is not None:
         roles += [_Role(item, "oracle", AgentKind.ORACLE, oracle, number == 0) for number in range(times)]
     roles += [_Role(item, name, AgentKind.CHEAT, script) for name, script in builtin_cheats(item.prompt, tools).items()]
-    # An author's cheat may have the name of one of ours.
+    # An author's cheat may have a built-in one's name.
     taken = {role.agent for role in roles}
     roles += [
         _Role(item, f"{name} (own)" if name in taken else name, AgentKind.OWN_CHEAT, script)

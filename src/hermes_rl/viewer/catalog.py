@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes_rl.viewer.index_cache import IndexProgress
 from hermes_rl.viewer.sources.discover import find_sources
-from hermes_rl.viewer.sources.source import RecordSource, Runs
+from hermes_rl.viewer.sources.source import RecordSource, RunAccess
 
 REFRESH_SECONDS = 2.0
 
@@ -24,7 +24,7 @@ class NotFoundError(Exception):
 class Catalog:
     """The sources of the targets, or everything in the home when there are none."""
 
-    def __init__(self, targets: Sequence[str], known_runs: Runs) -> None:
+    def __init__(self, targets: Sequence[str], known_runs: RunAccess) -> None:
         self._targets = tuple(targets)
         self._runs = known_runs
         self._lock = Lock()

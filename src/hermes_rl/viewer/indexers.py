@@ -124,7 +124,7 @@ def _reap(work: _IndexJob) -> None:
     failed = code not in {0, EXIT_LOCKED}
     work.problem = (lines[-1] if lines else f"the indexer exited with {code}") if failed else None
     work.process = None
-    # Another viewer's indexer does the work, or this one fails: restarting at once would not help.
+    # Another viewer's indexer does the work, or this one fails: restarting immediately would not help.
     work.not_before = time.monotonic() + (RETRY_SECONDS if code else RESTART_SECONDS)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from hermes_rl.http.server import allowed_hosts, is_loopback, listen, serve
 from hermes_rl.viewer.app import create_app
 from hermes_rl.viewer.service import ViewerService
-from hermes_rl.viewer.sources.source import Runs
+from hermes_rl.viewer.sources.source import RunAccess
 from hermes_rl.viewer.token_text import TokenTexts
 
 
 async def run_viewer(
     targets: Sequence[str],
-    runs: Runs,
+    runs: RunAccess,
     *,
     host: str,
     port: int,

@@ -16,7 +16,7 @@ from hermes_rl.viewer.record_queries import RecordQueries
 from hermes_rl.viewer.record_reader import RecordReader
 from hermes_rl.viewer.responses import rows
 from hermes_rl.viewer.source_queries import SourceQueries
-from hermes_rl.viewer.sources.source import RecordSource, Runs
+from hermes_rl.viewer.sources.source import RecordSource, RunAccess
 from hermes_rl.viewer.token_text import TokenTexts
 
 
@@ -26,7 +26,7 @@ class ViewerService:
     Lists are here; `overviews` covers whole sources, `records` single groups and rollouts.
     """
 
-    def __init__(self, targets: Sequence[str], known_runs: Runs, token_texts: TokenTexts | None = None) -> None:
+    def __init__(self, targets: Sequence[str], known_runs: RunAccess, token_texts: TokenTexts | None = None) -> None:
         self._catalog = Catalog(targets, known_runs)
         self._reader = RecordReader()
         self._indexes = IndexCache(self._reader)

@@ -15,14 +15,14 @@ from hermes_rl.viewer.index import aggregates, queries
 from hermes_rl.viewer.index_cache import IndexCache, IndexProgress, OpenIndex
 from hermes_rl.viewer.record_reader import RecordReader, SourceChangedError
 from hermes_rl.viewer.responses import evaluations, rollout, runs
-from hermes_rl.viewer.sources.source import RecordSource, Runs, SourceKind
+from hermes_rl.viewer.sources.source import RecordSource, RunAccess, SourceKind
 
 SUMMARY_SECONDS = 3.0
 MAX_FOLLOWED = 5
 
 
 class SourceQueries:
-    def __init__(self, catalog: Catalog, indexes: IndexCache, reader: RecordReader, known_runs: Runs) -> None:
+    def __init__(self, catalog: Catalog, indexes: IndexCache, reader: RecordReader, known_runs: RunAccess) -> None:
         self._catalog = catalog
         self._indexes = indexes
         self._reader = reader

@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from hermes_rl.cli.run.live import component_states
-from hermes_rl.cli.run.start_options import place_run
+from hermes_rl.cli.run.start_options import add_replicas
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.run_file import EnvironmentEntry, ReplicasEntry, RunFile
 
@@ -22,32 +22,32 @@ def has_ray(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
 
 
 def test_a_run_is_one_process_for_each_environment_unless_more_are_asked_for() -> None:
-    assert place_run(RUN) == RUN
-    assert place_run(RUN, replicas=3).replicas == ReplicasEntry(count=3)
+    assert add_replicas(RUN) == RUN
+    assert add_replicas(RUN, replicas=3).replicas == ReplicasEntry(count=3)
 
 
 def test_a_run_on_ray_has_replicas_without_being_told_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     has_ray(monkeypatch, there=True)
-    assert place_run(RUN, on="ray").replicas == ReplicasEntry(count=2, on="ray")
+    assert add_replicas(RUN, on="ray").replicas == ReplicasEntry(count=2, on="ray")
 
 
 def test_a_run_on_ray_names_the_extra_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     has_ray(monkeypatch, there=False)
     with pytest.raises(ConfigError, match=r"pip install 'hermes-rl\[ray\]'"):
-        place_run(RUN, on="ray")
+        add_replicas(RUN, on="ray")
 
 
 def test_shards_without_replicas_are_refused() -> None:
     with pytest.raises(ConfigError, match="--replicas N"):
-        place_run(RUN, shards=4)
+        add_replicas(RUN, shards=4)
 
 
 def test_a_run_that_others_reach_needs_a_key_and_gives_it_to_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HERMES_RL_RUN_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="config set HERMES_RL_RUN_TOKEN"):
-        place_run(RUN, reach="10.0.0.1")
+        add_replicas(RUN, reach="10.0.0.1")
     monkeypatch.setenv("HERMES_RL_RUN_TOKEN", "long-and-random")
-    made = place_run(RUN, reach="10.0.0.1")
+    made = add_replicas(RUN, reach="10.0.0.1")
     assert (made.reach, made.keys) == ("10.0.0.1", ("HERMES_RL_RUN_TOKEN",))
     assert "long-and-random" not in made.as_yaml()
 

@@ -26,7 +26,7 @@ def test_a_python_that_is_too_old_is_missing_a_new_one(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "version_info", (3, 10, 0))
     (found,) = installed.python()
     assert found.state is FindingState.MISSING
-    assert found.mend is not None and "--python 3.11" in found.mend
+    assert found.fix is not None and "--python 3.11" in found.fix
 
 
 def test_this_python_will_do() -> None:
@@ -37,7 +37,7 @@ def test_an_extra_that_every_run_needs_is_missing_with_its_pip_line(monkeypatch:
     requires(monkeypatch, "no-such-package>=1.0; extra == 'train'")
     (found,) = installed.extras()
     assert (found.check, found.state) == ("extra train", FindingState.MISSING)
-    assert found.mend == "pip install -U 'hermes-rl[train]'"
+    assert found.fix == "pip install -U 'hermes-rl[train]'"
 
 
 def test_an_extra_that_few_need_is_only_absent(monkeypatch: pytest.MonkeyPatch) -> None:

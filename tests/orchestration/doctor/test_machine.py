@@ -30,7 +30,7 @@ def test_a_port_that_is_held_names_its_holder(monkeypatch: pytest.MonkeyPatch) -
         (found,) = machine.ports()
     assert found.state is FindingState.WARN
     assert f"(process {os.getpid()})" in found.what
-    assert found.mend == "the line"
+    assert found.fix == "the line"
 
 
 def test_a_port_that_nobody_holds_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_key_file_that_others_can_read_is_told_with_the_line_that_mends_it() -
     set_key("HF_TOKEN", SECRET)
     key_file().chmod(0o640)
     (found,) = own_files.key_file_permissions()
-    assert (found.state, found.mend) == (FindingState.MISSING, f"chmod 600 {key_file()}")
+    assert (found.state, found.fix) == (FindingState.MISSING, f"chmod 600 {key_file()}")
 
 
 def test_a_closed_key_file_is_ok() -> None:
@@ -77,7 +77,7 @@ def test_an_engine_environment_counts_when_it_was_made_to_the_end(tmp_path: Path
 def test_a_run_whose_processes_are_gone_is_told_with_the_line_that_goes_on() -> None:
     run("lost", Phase.RUNNING, GONE)
     (found,) = own_files.runs()
-    assert (found.check, found.mend) == ("run lost", "hermes-rl run resume lost")
+    assert (found.check, found.fix) == ("run lost", "hermes-rl run resume lost")
 
 
 def test_a_run_that_goes_on_is_no_finding() -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_ended_and_left_a_process_is_told() -> None:
     run("half", Phase.STOPPED, ProcessIdentity.from_pid(os.getpid()))
     (found,) = own_files.runs()
     assert str(os.getpid()) in found.what
-    assert found.mend == f"kill {os.getpid()}"
+    assert found.fix == f"kill {os.getpid()}"
 
 
 def test_a_state_that_cannot_be_read_hides_no_other_run() -> None:

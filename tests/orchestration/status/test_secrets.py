@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
     places = make_run(phase=Phase.FAILED, reason=leak, file=file, parts={"trainer": part, "api": replace(part)})
     record((file, "failed"))
     write_log(places, "trainer", leak + "\n")
-    answers = [status("r1"), status("r1", courtesy=True), results("r1"), list_runs(), log_lines("r1", "trainer", 5)]
+    answers = [status("r1"), status("r1", use_cache=True), results("r1"), list_runs(), log_lines("r1", "trainer", 5)]
     return json.dumps(answers) + (places.folder / "told.json").read_text()
 
 

@@ -70,7 +70,7 @@ def test_a_run_whose_total_is_left_open_has_the_trainers_own() -> None:
 
 
 def check(now: float) -> dict[str, Any]:
-    return status("r1", courtesy=True, now=now)
+    return status("r1", use_cache=True, now=now)
 
 
 def test_who_asks_again_soon_is_told_the_numbers_of_the_last_time() -> None:
@@ -100,7 +100,7 @@ def test_after_half_an_hour_the_numbers_are_new() -> None:
     assert (later["from_record"], later["metrics"]["step"]) == (False, 9)
 
 
-def test_without_courtesy_every_answer_is_new() -> None:
+def test_without_the_cache_every_answer_is_fresh() -> None:
     places = make_run()
     check(time.time())
     write_steps(places, 4)
@@ -162,22 +162,22 @@ def test_news_are_told_at_once_and_fully(what: str, word: str) -> None:
     assert not word or word in told["news"]
 
 
-def test_the_courtesy_is_each_runs_own() -> None:
+def test_each_run_has_its_own_cache() -> None:
     make_run("r1")
     make_run("r2")
-    status("r1", courtesy=True)
-    assert status("r2", courtesy=True)["from_record"] is False
+    status("r1", use_cache=True)
+    assert status("r2", use_cache=True)["from_record"] is False
 
 
 def test_an_unknown_run_is_never_put_off() -> None:
     for _ in range(3):
         with pytest.raises(ConfigError, match="there is no run"):
-            status("r9", courtesy=True)
+            status("r9", use_cache=True)
 
 
 def test_an_ended_run_is_always_told_whole() -> None:
     make_run(phase=Phase.FINISHED)
-    told = [status("r1", courtesy=True) for _ in range(2)]
+    told = [status("r1", use_cache=True) for _ in range(2)]
     assert [(one["from_record"], one["next_check_in_seconds"]) for one in told] == [(False, 0), (False, 0)]
 
 
@@ -185,7 +185,7 @@ def test_an_ended_run_is_always_told_whole() -> None:
 def test_a_damaged_record_means_a_full_answer(damage: str) -> None:
     places = make_run()
     (places.folder / "told.json").write_text(damage)
-    assert status("r1", courtesy=True)["from_record"] is False
+    assert status("r1", use_cache=True)["from_record"] is False
 
 
 def test_a_record_of_the_future_is_no_record() -> None:
@@ -201,4 +201,4 @@ def test_a_record_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyP
 
     make_run()
     monkeypatch.setattr("hermes_rl.orchestration.status.status_cache.write_document", full)
-    assert status("r1", courtesy=True)["status"] == "running"
+    assert status("r1", use_cache=True)["status"] == "running"

@@ -46,7 +46,7 @@ END
     ),
     Attack(
         "device node",
-        "makes a device node of its own for what the sandbox does not show",
+        "makes a device node for a device that the sandbox does not show",
         Harm.GAIN,
         """
         for node in 'c 1 11' 'c 1 1' 'b 7 0' 'b 254 0' 'b 8 0'; do
@@ -69,7 +69,7 @@ END
     ),
     Attack(
         "setuid programs",
-        "runs su and its like, which are root whoever starts them",
+        "runs su and similar programs, which run as root for every user",
         Harm.GAIN,
         """
         before=$(sed -n 's/^CapEff:\\t//p' /proc/self/status)

@@ -64,7 +64,7 @@ echo changed" > .local/bin/head; cp .local/bin/head .local/bin/cat; chmod +x .lo
     ),
     Attack(
         "pipe in place of the answer",
-        "makes its answer a named pipe, which nobody will ever write to",
+        "makes its answer a named pipe without a writer",
         Harm.LATE,
         "rm answer.txt out/answer.txt; mkfifo answer.txt out/answer.txt",
         undefended.read_from_outside,

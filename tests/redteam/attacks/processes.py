@@ -23,7 +23,7 @@ PROCESSES = (
     ),
     Attack(
         "daemon",
-        "forks twice with nothing open and an empty environment, so that nobody is its parent",
+        "forks twice with no open files and an empty environment, so that it has no parent",
         Harm.SURVIVE,
         "(env -i setsid $NAP < /dev/null > /dev/null 2>&1 &) ; sleep 0.1",
         undefended.killed_by_group,

@@ -38,7 +38,7 @@ END
     ),
     Attack(
         "docker's and the ssh agent's sockets",
-        "talks to the sockets that make whoever reaches them the owner",
+        "talks to sockets that give full control to everyone who reaches them",
         Harm.REACH,
         """
         python3 - <<'END'

@@ -7,7 +7,7 @@ from tests.redteam.world import Harm
 RESOURCES = (
     Attack(
         "fork bomb",
-        "starts processes that start processes, until nobody else can",
+        "starts processes that start processes, until no other process can start",
         Harm.NEIGHBOUR,
         "perl -e 'while (1) { fork }' > /dev/null 2>&1 & sleep 1",
         undefended.crowded,

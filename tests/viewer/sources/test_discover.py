@@ -11,13 +11,13 @@ import pytest
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.store import open_store
 from hermes_rl.viewer.sources.discover import find_sources, resolve_target
-from hermes_rl.viewer.sources.source import Runs, SourceKind, database_source, no_runs
+from hermes_rl.viewer.sources.source import RunAccess, SourceKind, database_source, no_runs
 from tests.viewer.recording import group, write_lines
 
 
-def known_runs(folder: Path, *names: str) -> Runs:
+def known_runs(folder: Path, *names: str) -> RunAccess:
     rows = [{"run_id": name, "name": f"run {name}", "status": "running"} for name in names]
-    return Runs(lambda: rows, lambda run_id: folder / run_id, lambda run_id: {}, lambda run_id: None)
+    return RunAccess(lambda: rows, lambda run_id: folder / run_id, lambda run_id: {}, lambda run_id: None)
 
 
 def make_evaluation(folder: Path) -> Path:

@@ -1,1 +1,1 @@
-"""Ready-made agents: external programs, each with a file on how to install, configure and start it."""
+"""Harnesses: ready-made external agents, one file each on how to install, configure and start it."""

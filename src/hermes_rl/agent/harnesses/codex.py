@@ -1,4 +1,4 @@
-"""OpenAI's codex, unmodified: `codex exec` on the prompt, with its own sandbox off since it runs in one of ours.
+"""OpenAI's codex, unmodified: `codex exec` on the prompt, with its own sandbox off, since it runs in our sandbox.
 
 It comes from the package that OpenAI publishes on PyPI for its Python SDK: the same as on npm, without Node. It is one
 static binary, so it runs in every image. Features that need an account, images or non-function tools are off. To use

@@ -1,9 +1,9 @@
 """Sending a batch to an Atropos trainer.
 
 Atropos has no acknowledgement: a trainer just requests the next batch. A batch sent to its last byte stays leased for a
-week and counts as trained on at the next request. An interrupted batch is released at once (within `SENDING` seconds if
-this process died), and its groups return to their positions; so do a trainer's batches when it registers again. A
-trainer that received a whole batch and lost it must register again, or the batch counts as trained on.
+week and counts as trained on at the next request. An interrupted batch is released immediately (within `SENDING`
+seconds if this process died), and its groups return to their positions; so do a trainer's batches when it registers
+again. A trainer that received a whole batch and lost it must register again, or the batch counts as trained on.
 """
 
 import asyncio

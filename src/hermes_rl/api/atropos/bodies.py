@@ -14,11 +14,12 @@ from hermes_rl.http.errors import RefusedError
 
 # wbits for zlib: gzip framing.
 GZIP = 31
-PIECE = 2**20
+MAX_SMALL_BODY = 2**20
+CHUNK_BYTES = 2**20
 
-Word = Annotated[str, Field(max_length=10_000)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Part = Annotated[float, Field(ge=0, le=1)]
+ShortText = Annotated[str, Field(max_length=10_000)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class AtroposBody(BaseModel):
@@ -28,36 +29,36 @@ class AtroposBody(BaseModel):
 class Registration(AtroposBody):
     """A trainer's registration."""
 
-    wandb_group: Word
-    wandb_project: Word
+    wandb_group: ShortText
+    wandb_project: ShortText
     batch_size: Annotated[int, Field(ge=1, lt=2**31)]
-    max_token_len: Whole
-    checkpoint_dir: Word
-    save_checkpoint_interval: Whole
-    starting_step: Whole
-    num_steps: Whole
+    max_token_len: Int64
+    checkpoint_dir: ShortText
+    save_checkpoint_interval: Int64
+    starting_step: Int64
+    num_steps: Int64
 
 
 class RegisterEnv(AtroposBody):
     """An environment's registration."""
 
-    max_token_length: Whole
+    max_token_length: Int64
     desired_name: Annotated[str, Field(max_length=200)] | None = None
     weight: Annotated[float, Field(ge=0, le=1e9)]
     group_size: Annotated[int, Field(ge=1, lt=2**16)]
-    min_batch_allocation: Part | None = None
+    min_batch_allocation: Fraction | None = None
 
 
 class EnvIdentifier(AtroposBody):
-    env_id: Whole
+    env_id: Int64
 
 
-AnyBody = TypeVar("AnyBody", bound=AtroposBody)
+BodyT = TypeVar("BodyT", bound=AtroposBody)
 
 
-async def read_body(request: Request, kind: type[AnyBody]) -> AnyBody:
+async def read_body(request: Request, kind: type[BodyT]) -> BodyT:
     """Parse a small body. The BodyLimit middleware refuses larger ones."""
-    text = decode_body(await request.body(), request.headers.get("content-encoding", ""), PIECE)
+    text = decode_body(await request.body(), request.headers.get("content-encoding", ""), MAX_SMALL_BODY)
     try:
         return kind.model_validate(fast_json.loads(text))
     except ValidationError as error:
@@ -81,7 +82,7 @@ def decode_body(data: bytes, encoding: str, limit: int) -> bytes:
         member = zlib.decompressobj(GZIP)
         while not member.eof:
             try:
-                piece = member.decompress(data, PIECE)
+                piece = member.decompress(data, CHUNK_BYTES)
             except zlib.error as error:
                 raise RefusedError(400, "bad_gzip", f"the body is not gzip: {error}") from None
             data = member.unconsumed_tail

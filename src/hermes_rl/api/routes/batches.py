@@ -1,6 +1,6 @@
 """Batch leases: lease, read, extend, acknowledge, release.
 
-A leased batch can be read any number of times, and its groups are leased to nobody else meanwhile.
+A leased batch can be read any number of times, and its groups are not leased to others meanwhile.
 """
 
 import asyncio
@@ -110,11 +110,11 @@ async def _bytes(store: Store, batch: BatchLease) -> AsyncIterator[bytes]:
             reading.cancel()
 
 
-async def _group_bytes(store: Store, place: int) -> bytes:
-    group = await store.group(place)
+async def _group_bytes(store: Store, position: int) -> bytes:
+    group = await store.group(position)
     if group is None or group.data is None:
         raise RefusedError(
-            410, "gone", f"the data of the group at position {place} was deleted by the retention policy"
+            410, "gone", f"the data of the group at position {position} was deleted by the retention policy"
         )
     return group.data
 

@@ -7,7 +7,14 @@ from fastapi import APIRouter, Query
 
 from hermes_rl.api.config import ApiSettings
 from hermes_rl.api.routes.path_params import Number
-from hermes_rl.api.schemas import LARGEST, Draws, EnvironmentRegistration, RegisteredEnvironment, WorkGrant, WorkRequest
+from hermes_rl.api.schemas import (
+    MAX_SAFE_INTEGER,
+    Draws,
+    EnvironmentRegistration,
+    RegisteredEnvironment,
+    WorkGrant,
+    WorkRequest,
+)
 from hermes_rl.store.database.registrations import EnvironmentRow
 from hermes_rl.store.database.store import Store
 
@@ -38,7 +45,7 @@ def environment_routes(store: Store, settings: ApiSettings) -> APIRouter:
         return WorkGrant(**asdict(admission))
 
     @routes.get("/{environment:int}/draws")
-    async def finished_draws(environment: Number, since: Annotated[int, Query(ge=0, le=LARGEST)] = 0) -> Draws:
+    async def finished_draws(environment: Number, since: Annotated[int, Query(ge=0, le=MAX_SAFE_INTEGER)] = 0) -> Draws:
         """Draws from `since` on whose groups are stored; a resumed environment skips them."""
         return Draws(draws=await store.finished_draws(environment, since))
 

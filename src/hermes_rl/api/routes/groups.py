@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from hermes_rl.api.backpressure import Backpressure
 from hermes_rl.api.routes.path_params import Number
-from hermes_rl.api.schemas import GROUP_TYPE, LARGEST, Posted
+from hermes_rl.api.schemas import GROUP_TYPE, MAX_SAFE_INTEGER, Posted
 from hermes_rl.http.bodies import BodyReader
 from hermes_rl.http.errors import RefusedError
 from hermes_rl.store.database.store import Store
@@ -45,7 +45,7 @@ def add_group_route(app: FastAPI, store: Store, bodies: BodyReader, backpressure
 
     async def post_group(environment: Number, request: Request) -> Response:
         """Post a group in its binary form. 201 if it is new, 200 if it was stored before."""
-        if environment > LARGEST:
+        if environment > MAX_SAFE_INTEGER:
             raise RefusedError(422, "invalid", f"no environment {environment}", field="environment")
         if (
             request.headers.get("content-type", ACCEPTED_TYPES[0]).partition(";")[0].strip().lower()

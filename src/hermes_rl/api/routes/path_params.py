@@ -4,6 +4,6 @@ from typing import Annotated
 
 from fastapi import Path
 
-from hermes_rl.api.schemas import LARGEST
+from hermes_rl.api.schemas import MAX_SAFE_INTEGER
 
-Number = Annotated[int, Path(ge=0, le=LARGEST)]
+Number = Annotated[int, Path(ge=0, le=MAX_SAFE_INTEGER)]

@@ -89,10 +89,10 @@ def build_run(
         field, value = parse_change(text)
         draft = edit_field(draft, field, value)
     Tracing.from_option(trace)
-    return place_run(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
+    return add_replicas(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
 
 
-def place_run(
+def add_replicas(
     run_file: RunFile,
     *,
     on: Literal["here", "ray"] = "here",

@@ -19,7 +19,7 @@ LEVEL = 0.95
 Bounds = tuple[float, float]
 
 # From a search over the grid of scripts/coverage_simulation.py, for the narrowest intervals with nominal coverage.
-FREEDOM_SHARE = 0.75
+DF_FRACTION = 0.75
 _UNSEEN_ITEMS = 0.5
 # With fewer items, they look alike by chance too often to give credit for repeated samples.
 _MIN_ITEMS = 10
@@ -110,7 +110,7 @@ def mean_interval(
 
 
 def bounded_interval(
-    moments: Moments, bounds: Bounds, *, max_size: float, level: float, freedom_share: float = FREEDOM_SHARE
+    moments: Moments, bounds: Bounds, *, max_size: float, level: float, df_fraction: float = DF_FRACTION
 ) -> tuple[float, float, float]:
     """The interval's ends and its effective size, which is at most `max_size`."""
     lowest, width = bounds[0], bounds[1] - bounds[0]
@@ -119,7 +119,7 @@ def bounded_interval(
         return -math.inf, math.inf, float(moments.count)
     share = min(1.0, max(0.0, (moments.mean - lowest) / width))
     scaled = Moments(moments.count, share, moments.squares / width**2, moments.fourths / width**4)
-    size = min(max(_effective_size(scaled, level, freedom_share), moments.count), max_size)
+    size = min(max(_effective_size(scaled, level, df_fraction), moments.count), max_size)
     low, high = clopper_pearson(share * size, size, level)
     return lowest + width * low, lowest + width * high, size
 
@@ -148,7 +148,7 @@ def known_bounds(flat: Sequence[float], bounds: Bounds | None) -> Bounds | None:
     return bounds
 
 
-def _effective_size(moments: Moments, level: float, freedom_share: float) -> float:
+def _effective_size(moments: Moments, level: float, df_fraction: float) -> float:
     """The number of independent 0/1 samples with this standard error, reduced for the uncertainty of that error.
 
     Korn and Graubard's effective size, with two changes for coverage when few items carry all the variance: the degrees
@@ -161,7 +161,7 @@ def _effective_size(moments: Moments, level: float, freedom_share: float) -> flo
     concentration = moments.fourths / moments.squares**2 if moments.squares > 0 else 1.0
     degrees = count - 1.0
     if concentration > 1 / count:
-        degrees = min(degrees, max(1.0, freedom_share * 2 / (concentration - 1 / count)))
+        degrees = min(degrees, max(1.0, df_fraction * 2 / (concentration - 1 / count)))
     probability = (1 + level) / 2
     inflation = student_t_quantile(probability, degrees) / NormalDist().inv_cdf(probability)
     return max_variance * count * (count - 1) / (moments.squares + _UNSEEN_ITEMS * max_variance) / inflation**2

@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedResult:
     """`wins`, `losses` and `ties` count items for the second evaluation; the means are over the shared items.
 
     `p_value` is two-sided: how often random signs give a mean difference at least as far from 0.
@@ -52,14 +52,14 @@ class Comparison:
     only_in_second: tuple[str, ...]
 
 
-def compare(
+def paired_test(
     first: Mapping[str, Sequence[float]],
     second: Mapping[str, Sequence[float]],
     *,
     bounds: Bounds | None = None,
     level: float = LEVEL,
     seed: int = 0,
-) -> Comparison:
+) -> PairedResult:
     """Compare scores by item id; items without a score count as absent."""
     before = {item: scores for item, scores in first.items() if len(scores) > 0}
     after = {item: scores for item, scores in second.items() if len(scores) > 0}
@@ -78,7 +78,7 @@ def compare(
         p_value, method = mcnemar(wins, losses), "exact McNemar"
     else:
         p_value, method = sign_flip(differences, seed=seed)
-    return Comparison(
+    return PairedResult(
         first_mean=fmean(early for early, _ in pairs),
         second_mean=fmean(late for _, late in pairs),
         difference=_difference(differences, flat, bounds, level),

@@ -14,7 +14,7 @@ from hermes_rl.evaluation.statistics.intervals import LEVEL, Interval, Moments, 
 PASSING_SCORE = 1.0
 
 # Less than for scores: the rates of items behave like powers of a score, so fewer items carry their variance.
-_SHARE_OF_FREEDOM = 0.5
+_DF_FRACTION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _rate(
 
 
 def rate_interval(moments: Moments, max_size: float, level: float) -> tuple[float, float, float]:
-    return bounded_interval(moments, (0.0, 1.0), max_size=max_size, level=level, freedom_share=_SHARE_OF_FREEDOM)
+    return bounded_interval(moments, (0.0, 1.0), max_size=max_size, level=level, df_fraction=_DF_FRACTION)
 
 
 def max_effective_size(samples: Iterable[int], k: int) -> float:

@@ -1,6 +1,7 @@
 """Reasoning in a message: in its own field or between tags in the text, and how to keep it in a template's output.
 
-Text that is not marked as reasoning is content; reasoning that is never closed runs to the end.
+Text that is not marked as reasoning is content; reasoning that is never closed runs to the end. For plain text from a
+chat endpoint see agent/reasoning.py.
 """
 
 import re

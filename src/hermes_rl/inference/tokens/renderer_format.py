@@ -86,7 +86,7 @@ def _arguments(value: Any, raw: str) -> str:
         for brace in islice(OPENING_BRACE.finditer(raw), 2):
             span = json_span(raw, brace.start())
             text = raw[span.begin : span.end]
-            if not span.fault and _load_json(text) == value:
+            if not span.problem and _load_json(text) == value:
                 return text
     return "{}" if value is None else fast_json.dumps(value).decode()
 

@@ -105,7 +105,7 @@ def run_state(folder: Path) -> tuple[str, str | None]:
         state = "unreadable"
     if state in {"complete", "stopped", "failed"}:
         return state, None
-    return state, f"not ended; `hermes-rl trainer --run {run_id}` continues it, else delete it by hand"
+    return state, f"not ended; `hermes-rl trainer --run {run_id}` continues it; otherwise delete it by hand"
 
 
 def _engines(runs: Mapping[str, DiskItem]) -> Iterator[DiskItem]:

@@ -1,6 +1,6 @@
 """Read and parse a source file, or report why it cannot be parsed.
 
-Always true: the file is read every time, so a change is seen at once; only the parse result of equal bytes is cached.
+Always true: the file is read every time, so changes are seen immediately. Only parse results of equal bytes are cached.
 """
 
 import ast

@@ -19,7 +19,7 @@ class DoctorFinding:
     check: str
     state: FindingState
     what: str
-    mend: str | None = None
+    fix: str | None = None
     """The command that fixes it, in one line."""
 
 

@@ -28,8 +28,8 @@ TIPS = [
 async def rl_list_environments(session: CallerContext) -> dict[str, Any]:  # noqa: ARG001 (every tool takes it)
     """List the environments that a model can be trained on: name, versioned id, file, and what the task is.
 
-    Call this first. It runs no environment code, and new files appear at once. Unusable files are listed under "broken"
-    with the reason. Next: rl_select_environment with one of the names.
+    Call this first. It runs no environment code, and new files appear immediately. Unusable files are listed under
+    "broken" with the reason. Next: rl_select_environment with one of the names.
     """
     discovery = await asyncio.to_thread(discover)
     rows = [found.as_json() for found in discovery.found]
@@ -74,7 +74,7 @@ async def rl_get_current_config(session: CallerContext) -> dict[str, Any]:
 
 @tool(sandboxed=False)
 async def rl_edit_config(session: CallerContext, field: str, value: Any) -> dict[str, Any]:
-    """Change one field of the draft. The value is checked at once; an invalid one is refused and changes nothing.
+    """Change one field of the draft. The value is checked immediately; an invalid one is refused and changes nothing.
 
     Call rl_get_current_config for the names. A locked field is refused with its locked_value: leave it, or choose
     another preset with field "preset". Runs keep the values they were started with.

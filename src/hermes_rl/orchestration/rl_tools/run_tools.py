@@ -103,7 +103,7 @@ TRAINING_FIELDS = frozenset({"total_steps", "tokenizer_name", "inference_weight"
 async def rl_start_training(
     session: CallerContext, dry_run: bool = False, again: bool = False, resume: str | None = None
 ) -> dict[str, Any]:
-    """Start a training run of the draft, and return its run_id at once; the run continues when you leave.
+    """Start a training run of the draft, and return its run_id immediately; the run continues when you leave.
 
     Call it after rl_select_environment and rl_edit_config. Calling it twice with an unchanged draft returns the same
     run. Next: rl_check_status(run_id) from time to time until the run is finished, stopped or failed.
@@ -129,7 +129,7 @@ async def rl_check_status(session: CallerContext, run_id: str) -> dict[str, Any]
     """Show the status of a run: phase, processes, running time, step, rewards and logs.
 
     A run takes minutes to days: check again after next_check_in_seconds. An earlier check may repeat the last metrics,
-    but always reports a crash, a stall or the end at once. When status is finished, call rl_get_results; when it is
+    but always reports a crash, a stall or the end immediately. When status is finished, call rl_get_results; when it is
     failed, read error and the logs, and continue with rl_start_training(resume=run_id).
 
     Args:
@@ -137,7 +137,7 @@ async def rl_check_status(session: CallerContext, run_id: str) -> dict[str, Any]
     """
 
     def check() -> dict[str, Any]:
-        status = session.runs.status(run_id, courtesy=True)
+        status = session.runs.status(run_id, use_cache=True)
         return {**status, "next": _next_call(status)}
 
     return await _with_known_run(session, run_id, check)
@@ -147,8 +147,8 @@ async def rl_check_status(session: CallerContext, run_id: str) -> dict[str, Any]
 async def rl_stop_training(session: CallerContext, run_id: str) -> dict[str, Any]:
     """Stop a run: environment, trainer and API stop in this order, and the trained weights are kept.
 
-    It returns at once while the processes are still stopping; rl_check_status shows when the run is stopped. Stopping a
-    run that has ended changes nothing. rl_start_training(resume=run_id) continues it later.
+    It returns immediately while the processes are still stopping; rl_check_status shows when the run is stopped.
+    Stopping a run that has ended changes nothing. rl_start_training(resume=run_id) continues it later.
 
     Args:
         run_id: From rl_start_training or rl_list_runs.

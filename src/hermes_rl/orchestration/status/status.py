@@ -121,11 +121,11 @@ def inspect_run(run_id: str, *, now: float | None = None) -> InspectedRun:
 
 
 def status(
-    run_id: str, *, courtesy: bool = False, now: float | None = None, read: ReadMetrics = read_metrics
+    run_id: str, *, use_cache: bool = False, now: float | None = None, read: ReadMetrics = read_metrics
 ) -> dict[str, Any]:
     """ConfigError with similar ids for an unknown run.
 
-    With `courtesy` the metrics of the last full answer are repeated for half an hour, unless something has happened.
+    With `use_cache` the metrics of the last full answer are repeated for half an hour, unless something has happened.
     `read` may skip older steps, for frequent callers.
     """
     run = inspect_run(run_id, now=now)
@@ -147,7 +147,7 @@ def status(
         answer["error"] = run.derived.reason
     if run.derived.silent is not None:
         answer["supervisor_silent_seconds"] = round(run.derived.silent, 1)
-    answer |= _throttled_metrics(run, metrics, answer, stall) if courtesy else metric_fields(run, metrics)
+    answer |= _cached_metrics(run, metrics, answer, stall) if use_cache else metric_fields(run, metrics)
     answer.setdefault("next_check_in_seconds", 0)
     answer.setdefault("from_record", False)
     redacted: dict[str, Any] = redact_value(answer, run.secrets())
@@ -200,7 +200,7 @@ def metric_fields(run: InspectedRun, metrics: RunMetrics) -> dict[str, Any]:
     return numbers
 
 
-def _throttled_metrics(
+def _cached_metrics(
     run: InspectedRun, metrics: RunMetrics, answer: dict[str, Any], stall: Stall | None
 ) -> dict[str, Any]:
     """The metrics of the last full answer while it is recent and nothing happened, else current ones."""
@@ -215,7 +215,7 @@ def _throttled_metrics(
             "metrics_age_seconds": round(now - last.at),
             "next_check_in_seconds": round(wait),
             "message": f"no change since the last check; the metrics are {(now - last.at) / 60:.0f} minutes old. "
-            "A crash, a stall or the end of the run is reported at once",
+            "A crash, a stall or the end of the run is reported immediately",
         }
     numbers = redact_value(metric_fields(run, metrics), run.secrets())
     write_last_status(run.paths, seen, numbers, now)

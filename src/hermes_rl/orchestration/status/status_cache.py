@@ -30,7 +30,7 @@ class LastStatus:
 def notable(
     phase: str, stalled: str | None, silent: bool, processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The state reported at once when it changes: the phase, a stall, a restart or exit of a component."""
+    """The state that is reported immediately when it changes: the phase, a stall, a restart or exit of a component."""
     return {
         "status": phase,
         "stalled": stalled,

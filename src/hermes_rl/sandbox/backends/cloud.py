@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from hermes_rl.core.errors import HermesRLError, SandboxError
 from hermes_rl.sandbox.guest_agent.client import (
     AGENT_ID,
-    GuestAgent,
+    GuestAgentClient,
     GuestAgentSandbox,
     base_environment,
     container_ids,
@@ -189,7 +189,7 @@ class CloudSandbox(GuestAgentSandbox):
         self.name = f"hermes-rl-{secrets.token_hex(8)}"
         # PATH is the machine's own.
         base = {name: value for name, value in base_environment(WORKSPACE).items() if name != "PATH"}
-        super().__init__(GuestAgent(), user=spec.user, env={**base, "USER": spec.user, **spec.env})
+        super().__init__(GuestAgentClient(), user=spec.user, env={**base, "USER": spec.user, **spec.env})
         self.spec = spec
         self.resources: Mapping[str, Any] = {"name": self.name, "id": None}
         self._cloud = backend

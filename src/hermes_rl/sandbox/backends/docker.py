@@ -349,7 +349,7 @@ class DockerSandbox(GuestAgentSandbox):
         try:
             await self._transport.connect_guest(settings)
         except SandboxError as error:
-            raise SandboxError(error.cause, f"a container of {self._image.name} exited at once: {error}") from error
+            raise SandboxError(error.cause, f"a container of {self._image.name} exited immediately: {error}") from error
         self._connected = True
 
     async def _as_root(self, script: str) -> None:

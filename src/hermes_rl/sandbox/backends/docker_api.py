@@ -1,6 +1,6 @@
 """Access to a docker or podman engine: its address, a shared client, and its capabilities.
 
-Always true: a container is removed only if our label on it carries its own name, so never anyone else's.
+Always true: a container is removed only if our label on it carries its own name, so other containers are never removed.
 """
 
 import asyncio

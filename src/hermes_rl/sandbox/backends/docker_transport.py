@@ -15,7 +15,7 @@ from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
 from hermes_rl.core.errors import SandboxError
-from hermes_rl.sandbox.guest_agent.client import GuestAgent, QueuedTransport
+from hermes_rl.sandbox.guest_agent.client import GuestAgentClient, QueuedTransport
 
 _MAX_STDERR = 4096
 _STDERR = 2
@@ -27,7 +27,7 @@ class AttachTransport(QueuedTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guest = GuestAgent()
+        self.guest = GuestAgentClient()
         self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stderr = bytearray()

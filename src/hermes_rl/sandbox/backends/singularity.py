@@ -2,7 +2,7 @@
 
 Always true: the sandbox has no network unless requested, no capabilities, no way to create a namespace, none of our
 environment variables, and sees only its image, read-only. Its files are in memory, within its limits. All its processes
-die with its first process, which dies with us. Apptainer runs inside a user namespace of ours (see bwrap_arguments.py),
+die with its first process, which dies with us. Apptainer runs inside our user namespace (see bwrap_arguments.py),
 so it needs no setuid helper; singularity.pl closes what Apptainer leaves open.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox.backends.ssh_connections import Address, Connections, Session
-from hermes_rl.sandbox.guest_agent.client import PROGRAM, GuestAgent, GuestAgentSandbox, base_environment
+from hermes_rl.sandbox.guest_agent.client import PROGRAM, GuestAgentClient, GuestAgentSandbox, base_environment
 from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import PROBE_TIMEOUT
@@ -159,7 +159,7 @@ class SshSandbox(GuestAgentSandbox):
         self._directory = posixpath.join(host.parent, self.name)
         self.workspace = posixpath.join(self._directory, "workspace")
         self.scratch = posixpath.join(self._directory, "scratch")
-        super().__init__(GuestAgent(), env={**base_environment(self.workspace), **spec.env})
+        super().__init__(GuestAgentClient(), env={**base_environment(self.workspace), **spec.env})
         self._session = Session(self.guest.feed, self.guest.mark_lost)
         self._shared = shared
         self._bash = host.bash

@@ -174,7 +174,7 @@ async def folders_are_mounted_read_only(context: CheckContext) -> None:
 
 @GROUP.on_sandbox
 async def port_forward_reaches_one_endpoint(sandbox: Sandbox) -> None:
-    """A forwarded port on the sandbox's loopback reaches one endpoint of ours, until forwarding ends."""
+    """A forwarded port on the sandbox's loopback reaches our endpoint, until forwarding ends."""
     echoing: set[asyncio.Task[None]] = set()
 
     async def echo(end: socket.socket) -> None:

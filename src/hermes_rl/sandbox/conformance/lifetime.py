@@ -1,4 +1,4 @@
-"""How sandboxes end: closing is final and leaves nothing behind, whoever closes them and when."""
+"""How sandboxes end: closing is final and leaves nothing behind, no matter who closes them or when."""
 
 import asyncio
 import json

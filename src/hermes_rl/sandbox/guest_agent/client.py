@@ -44,7 +44,7 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Transport(Protocol):
-    """Writes bytes to a guest agent. Its output goes to `GuestAgent.feed`, its end to `GuestAgent.mark_lost`."""
+    """Writes bytes to a guest agent. Pass its output to `GuestAgentClient.feed`, and its end to `mark_lost`."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -95,7 +95,7 @@ class _RunningCommand:
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class GuestAgent:
+class GuestAgentClient:
     """The connection to the guest agent of one sandbox."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class GuestAgent:
 class GuestAgentSandbox(Sandbox):
     """A sandbox whose commands run under a guest agent; subclasses add how it is started and closed."""
 
-    def __init__(self, guest: GuestAgent, *, user: str = AGENT, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, guest: GuestAgentClient, *, user: str = AGENT, env: Mapping[str, str] | None = None) -> None:
         self.guest = guest
         self._user = user
         self._env = dict(env or {})

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from hermes_rl.core.errors import SandboxError
-from hermes_rl.sandbox.guest_agent.client import GuestAgent
+from hermes_rl.sandbox.guest_agent.client import GuestAgentClient
 from hermes_rl.sandbox.subprocess_vfork import Child, shield_until_done
 
 _END_TIME = 5.0
@@ -32,7 +32,7 @@ class SocketTransport(asyncio.Protocol):
     """The process, its socket and its guest agent."""
 
     def __init__(self) -> None:
-        self.guest = GuestAgent()
+        self.guest = GuestAgentClient()
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None

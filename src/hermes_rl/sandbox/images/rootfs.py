@@ -3,7 +3,7 @@
 Always true: nothing is written outside the target, whatever the archive contains: names are resolved as if the target
 were the root directory. Unpacked files are owned and writable only by us, without setuid/setgid bits, since every user
 of this machine may be able to reach them. Device nodes are skipped.
-It imports nothing of ours: `python -I rootfs.py hash ARCHIVE`, `python -I rootfs.py unpack ARCHIVE DIRECTORY`.
+It imports nothing from hermes_rl: `python -I rootfs.py hash ARCHIVE`, `python -I rootfs.py unpack ARCHIVE DIRECTORY`.
 """
 
 import hashlib

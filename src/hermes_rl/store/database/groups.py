@@ -32,7 +32,7 @@ ROLLOUT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class AddResult:
-    """Whether the group was new, and its place in the queue."""
+    """Whether the group was new, and its position in the queue."""
 
     new: bool
     place: int
@@ -74,14 +74,14 @@ def add_groups(dialect: SqlDialect, posts: Sequence[NewGroup]) -> Transaction[li
     for post in posts:
         if post.environment in environments:
             first.setdefault(post.group.id, post)
-    places = yield from _insert_groups(dialect, list(first.values()))
-    kept = [(places[name], post) for name, post in first.items() if name in places]
+    positions = yield from _insert_groups(dialect, list(first.values()))
+    kept = [(positions[name], post) for name, post in first.items() if name in positions]
     yield from _insert_parts(dialect, kept)
-    present = yield from _places([name for name in first if name not in places])
+    present = yield from _positions([name for name in first if name not in positions])
     return [
-        AddResult(new=True, place=places[post.group.id])
-        if first.get(post.group.id) is post and post.group.id in places
-        else AddResult(new=False, place=(places | present)[post.group.id])
+        AddResult(new=True, place=positions[post.group.id])
+        if first.get(post.group.id) is post and post.group.id in positions
+        else AddResult(new=False, place=(positions | present)[post.group.id])
         if post.environment in environments
         else UnknownEnvironmentError(f"no environment {post.environment} is registered; register it, then post again")
         for post in posts
@@ -89,7 +89,7 @@ def add_groups(dialect: SqlDialect, posts: Sequence[NewGroup]) -> Transaction[li
 
 
 def _insert_groups(dialect: SqlDialect, posts: list[NewGroup]) -> Transaction[dict[str, int]]:
-    """The places of the new groups, by id."""
+    """The positions of the new groups, by id."""
     if not posts:
         return {}
     values = ", ".join([f"({placeholders(11)}, {dialect.now}, ?, 1)"] * len(posts))
@@ -151,14 +151,14 @@ def _insert_parts(dialect: SqlDialect, kept: list[tuple[int, NewGroup]]) -> Tran
     yield from insert_rows("INSERT INTO unindexed (place)", [(place,) for place, _ in kept])
 
 
-def _places(ids: list[str]) -> Transaction[dict[str, int]]:
+def _positions(ids: list[str]) -> Transaction[dict[str, int]]:
     if not ids:
         return {}
     return dict((yield from execute(f"SELECT id, place FROM groups WHERE id IN ({placeholders(len(ids))})", *ids)))
 
 
 def unindexed(limit: int) -> Transaction[list[tuple[int, bytes | None]]]:
-    """The oldest groups that are not indexed for search: place and bytes."""
+    """The oldest groups that are not indexed for search: position and bytes."""
     return [
         (place, data)
         for place, data in (
@@ -191,14 +191,14 @@ def find_group(column: str, value: int | str) -> Transaction[StoredGroup | None]
 
 def discard(dialect: SqlDialect, retention: Retention, limit: int) -> Transaction[int]:
     """Delete the bytes of up to `limit` groups by policy; returns their number."""
-    places: list[int] = []
+    positions: list[int] = []
     ended = "SELECT g.place, g.bytes FROM groups g JOIN outcomes o ON o.place = g.place WHERE g.kept = 1"
     ended += " AND NOT EXISTS (SELECT 1 FROM unindexed u WHERE u.place = g.place)"
     if retention.seconds is not None:
         before = (yield from database_time(dialect)) - retention.seconds
         rows = yield from execute(f"{ended} AND o.at < ? ORDER BY g.place LIMIT ?", before, limit)
-        places = [place for place, _ in rows]
-    if retention.bytes is not None and len(places) < limit:
+        positions = [place for place, _ in rows]
+    if retention.bytes is not None and len(positions) < limit:
         [(total,)] = yield from execute("SELECT COALESCE(SUM(bytes), 0) FROM groups WHERE kept = 1")
         rows = yield from execute(f"{ended} ORDER BY g.place LIMIT ?", limit)
         excess = int(total) - retention.bytes
@@ -206,9 +206,9 @@ def discard(dialect: SqlDialect, retention: Retention, limit: int) -> Transactio
             if excess <= 0:
                 break
             excess -= size
-            if place not in places:
-                places.append(place)
-    places = places[:limit]
-    yield from execute_many("DELETE FROM blobs WHERE place = ?", ((place,) for place in places))
-    yield from execute_many("UPDATE groups SET kept = 0 WHERE place = ?", ((place,) for place in places))
-    return len(places)
+            if place not in positions:
+                positions.append(place)
+    positions = positions[:limit]
+    yield from execute_many("DELETE FROM blobs WHERE place = ?", ((place,) for place in positions))
+    yield from execute_many("UPDATE groups SET kept = 0 WHERE place = ?", ((place,) for place in positions))
+    return len(positions)

@@ -1,7 +1,7 @@
 """Leases of batches to trainers, which end when acknowledged, released or expired.
 
 Always true: a group is in at most one open batch, and is acknowledged at most once; a batch that ends unacknowledged
-returns its groups to their old places in the queue. Lease decisions are serialised across all replicas.
+returns its groups to their old positions in the queue. Lease decisions are serialised across all replicas.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ from hermes_rl.store.database.transactions import (
 
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
-    """A group of a batch; its bytes are read separately, by place. `size` counts the rollouts to train on."""
+    """A group of a batch; its bytes are read separately, by position. `size` counts the rollouts to train on."""
 
     place: int
     id: str
@@ -116,7 +116,7 @@ def acknowledge(dialect: SqlDialect, batches: Collection[int]) -> Transaction[in
 
 
 def release(dialect: SqlDialect, batches: Collection[int]) -> Transaction[int]:
-    """Return batches to the queue, in their old places; returns how many were still leased."""
+    """Return batches to the queue, in their old positions; returns how many were still leased."""
     yield from take_lock(dialect)
     timestamp = yield from database_time(dialect)
     held = []

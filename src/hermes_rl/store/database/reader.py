@@ -1,4 +1,4 @@
-"""Read-only access to a store, on the caller's thread, in short reads that block nobody.
+"""Read-only access to a store, on the caller's thread, in short reads that block no writer.
 
 Always true: this writes nothing and migrates nothing, so a store in use by an older or busy process stays unchanged;
 broken connections are replaced.
@@ -31,7 +31,7 @@ RETRY_SECONDS = 5.0
 
 
 class GroupLocation(NamedTuple):
-    """A group's place, arrival time and size in bytes; 0 when its bytes were deleted."""
+    """A group's position, arrival time and size in bytes; 0 when its bytes were deleted."""
 
     place: int
     arrived_at: float
@@ -53,7 +53,7 @@ class StoreReader:
             self._drop()
 
     def groups_after(self, after: int, limit: int) -> list[GroupLocation]:
-        """The groups after a place, in order."""
+        """The groups after a position, in order."""
         rows = self._query(
             "SELECT place, arrived_at, CASE WHEN kept = 1 THEN bytes ELSE 0 END FROM groups WHERE place > ? "
             "ORDER BY place LIMIT ?",
@@ -68,7 +68,7 @@ class StoreReader:
         return bytes(rows[0][0]) if rows else None
 
     def newest(self) -> int:
-        """The place of the newest group; 0 while there is none."""
+        """The position of the newest group; 0 while there is none."""
         return int(self._query("SELECT COALESCE(MAX(place), 0) FROM groups")[0][0])
 
     def waiting(self) -> int:

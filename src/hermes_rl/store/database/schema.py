@@ -10,7 +10,7 @@ from hermes_rl.store.database.errors import NewerSchemaError
 from hermes_rl.store.database.transactions import SqlDialect, Transaction, execute, fetch_one, take_lock
 
 # Each index adds a page or more to every commit, so there is none by score: rollouts are searched from the newest on.
-# `place` orders the queue, and a rollout's id combines its group's place and its number, see rows.py.
+# `place` is a group's position in the queue. A rollout's id combines it with the rollout's number, see rows.py.
 FIRST = """
 CREATE TABLE environments (
     id {key},

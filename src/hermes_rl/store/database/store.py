@@ -122,7 +122,7 @@ class Store:
                 await asyncio.sleep(INDEX_PAUSE)
 
     async def group(self, group: int | str) -> StoredGroup | None:
-        """A group by its place or by its id."""
+        """A group by its position or by its id."""
         column = "place" if isinstance(group, int) else "id"
         return await self._engine.read(partial(groups.find_group, column, group))
 
@@ -150,7 +150,7 @@ class Store:
         return await self._engine.write(partial(leases.acknowledge, self._dialect, batches))
 
     async def release(self, *batches: int) -> int:
-        """Return batches to the queue, in their old places; returns how many were still leased."""
+        """Return batches to the queue, in their old positions; returns how many were still leased."""
         return await self._engine.write(partial(leases.release, self._dialect, batches))
 
     async def drop_all(self, cause: str) -> int:

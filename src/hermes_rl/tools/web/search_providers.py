@@ -1,4 +1,4 @@
-"""Hosted search providers: Tavily, SearXNG, Exa and Brave."""
+"""Hosted search providers: Tavily, SearXNG, Exa and Brave. The fifth provider, bm25.py, searches a local corpus."""
 
 from dataclasses import dataclass
 

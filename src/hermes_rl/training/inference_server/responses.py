@@ -28,7 +28,7 @@ def json_response(value: Any) -> Response:
 
 
 def sse_response(answer: dict[str, Any], options: StreamOptions | None) -> Response:
-    """Server-sent events in OpenAI's form, one per choice, sent at once: engines return complete completions."""
+    """Server-sent events in OpenAI's form, one per choice, sent together: engines return complete completions."""
     total = answer.pop("usage")
     chunks = [{**answer, "choices": [choice]} for choice in answer["choices"]]
     if options is not None and options.include_usage:

@@ -117,7 +117,7 @@ class Membership:
         timeouts = self._timeouts
         while True:
             await asyncio.sleep(
-                backoff_seconds(server.failures - 1, first=timeouts.first_pause, longest=timeouts.longest_pause)
+                backoff_seconds(server.failures - 1, initial=timeouts.first_pause, maximum=timeouts.longest_pause)
             )
             try:
                 await self._bring_up_to_date(server)

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 
 
 def build_index(source: RecordSource, reader: StoreReader | None, on_progress: Callable[[int, int], object]) -> None:
-    """Progress is in bytes of a file or places of a store. ConfigError when the index cannot be built."""
+    """Progress is in bytes of a file or positions of a store. ConfigError when the index cannot be built."""
     if not source.available:
         return
     try:

@@ -1,7 +1,7 @@
 """Updates an index from its source: incrementally, in batches.
 
 Always true: an index that does not match the source's current content is emptied first; the first batch is small, so
-that rows appear at once.
+that rows appear immediately.
 """
 
 import hashlib
@@ -25,7 +25,8 @@ BATCH_GROUPS = 500
 BATCH_BYTES = 8 * 2**20
 BATCH_SECONDS = 2.0
 READ_GROUPS = 500
-# PostgreSQL may take this long from assigning a group's place to committing it, so later places can appear earlier.
+# PostgreSQL may take this long between assigning a group's position and committing it, so positions can appear out of
+# order.
 SETTLED_SECONDS = 90.0
 
 
@@ -92,10 +93,10 @@ def index_store(connection: sqlite3.Connection, reader: StoreReader, *, batches:
     batch = IndexBatch(first=not known)
     new = False
     after = settled
-    while places := reader.groups_after(after, READ_GROUPS):
-        after = places[-1].place
-        indexed = _indexed_numbers(connection, places[0].place, after)
-        for kept in places:
+    while locations := reader.groups_after(after, READ_GROUPS):
+        after = locations[-1].place
+        indexed = _indexed_numbers(connection, locations[0].place, after)
+        for kept in locations:
             if kept.arrived_at < time.time() - SETTLED_SECONDS:
                 settled = kept.place
             if kept.place in indexed:

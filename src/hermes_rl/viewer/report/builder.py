@@ -18,7 +18,7 @@ from hermes_rl.viewer.record_reader import SourceChangedError
 from hermes_rl.viewer.report.page import ReportPage, json_member, open_page
 from hermes_rl.viewer.report.selection import SelectedGroups, add_groups, add_tokens
 from hermes_rl.viewer.service import ViewerService
-from hermes_rl.viewer.sources.source import RecordSource, Runs, SourceKind
+from hermes_rl.viewer.sources.source import RecordSource, RunAccess, SourceKind
 
 DEFAULT_GROUPS = 100
 # Most mail servers accept this size, and a browser loads it in a second.
@@ -48,7 +48,7 @@ ProgressCallback = Callable[[str, int, int], object]
 
 def write_report(
     targets: Sequence[str],
-    runs: Runs,
+    runs: RunAccess,
     path: Path,
     *,
     groups: int = DEFAULT_GROUPS,

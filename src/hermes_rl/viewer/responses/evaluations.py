@@ -10,7 +10,7 @@ from typing import Any
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.evaluation.statistics.intervals import mean_interval
-from hermes_rl.evaluation.statistics.paired import compare
+from hermes_rl.evaluation.statistics.paired import paired_test
 from hermes_rl.viewer import lenient_json
 from hermes_rl.viewer.lenient_json import as_mapping, as_number
 from hermes_rl.viewer.responses.rollout import truncate
@@ -89,7 +89,7 @@ def compare_response(
 def _mean_reward(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     shared = [item for item, values in a.items() if values and b.get(item)]
     try:
-        test = compare(a, b)
+        test = paired_test(a, b)
     except ConfigError as error:
         means = (_mean(list(a.values())), _mean(list(b.values())))
         return _row(means, None, None, None, significant=False, note=str(error))

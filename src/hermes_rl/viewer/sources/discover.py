@@ -12,7 +12,7 @@ from hermes_rl.core.paths import rl_home
 from hermes_rl.store.database.postgres import URL_PREFIXES as POSTGRESQL
 from hermes_rl.viewer.sources.source import (
     RecordSource,
-    Runs,
+    RunAccess,
     database_source,
     evaluation_source,
     groups_source,
@@ -27,7 +27,7 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 NOT_GROUPS = (".metrics.jsonl", "metrics.jsonl", "lineage.jsonl", "samples.jsonl", "groups.previous.jsonl")
 
 
-def find_sources(targets: Sequence[str], runs: Runs) -> list[RecordSource]:
+def find_sources(targets: Sequence[str], runs: RunAccess) -> list[RecordSource]:
     """The sources of each target (a run id, file, folder or database URL); without targets, those of the home."""
     found = (
         [source for target in targets for source in resolve_target(target, runs)]
@@ -37,7 +37,7 @@ def find_sources(targets: Sequence[str], runs: Runs) -> list[RecordSource]:
     return list({source.id: source for source in found}.values())[:MAX_SOURCES]
 
 
-def resolve_target(target: str, runs: Runs) -> list[RecordSource]:
+def resolve_target(target: str, runs: RunAccess) -> list[RecordSource]:
     """The sources of one target; ConfigError when it does not exist."""
     if target.startswith(POSTGRESQL):
         return [database_source(target)]
@@ -69,7 +69,7 @@ def _file_source(path: Path) -> RecordSource:
     return groups_source(path)
 
 
-def _home_sources(runs: Runs) -> Iterator[RecordSource]:
+def _home_sources(runs: RunAccess) -> Iterator[RecordSource]:
     for row in runs.listed():
         yield from _run_sources(str(row["run_id"]), str(row["name"]), runs)
     evaluations = _folders(rl_home() / "evals")
@@ -79,7 +79,7 @@ def _home_sources(runs: Runs) -> Iterator[RecordSource]:
         yield database_source(str(database))
 
 
-def _run_sources(run_id: str, name: str, runs: Runs) -> Iterator[RecordSource]:
+def _run_sources(run_id: str, name: str, runs: RunAccess) -> Iterator[RecordSource]:
     folder = runs.folder(run_id)
     yield run_source(run_id, name, folder)
     for part in _folders(folder / "parts"):
@@ -88,7 +88,7 @@ def _run_sources(run_id: str, name: str, runs: Runs) -> Iterator[RecordSource]:
                 yield evaluation_source(evaluation, f"{name} · {evaluation.name}")
 
 
-def _walk(folder: Path, runs: Runs) -> Iterator[RecordSource]:
+def _walk(folder: Path, runs: RunAccess) -> Iterator[RecordSource]:
     known = {runs.folder(str(row["run_id"])).resolve(): row for row in runs.listed()}
     seen = 0
     for directory, inner, files in os.walk(folder):

@@ -76,7 +76,7 @@ class RecordSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunAccess:
     """Access to training runs, passed in by the caller: the viewer does not know how runs are stored."""
 
     listed: Callable[[], list[dict[str, Any]]]
@@ -88,11 +88,11 @@ class Runs:
     """Reads a metrics file; called every few seconds."""
 
 
-def no_runs() -> Runs:
+def no_runs() -> RunAccess:
     def none(run_id: str) -> Any:
         raise KeyError(run_id)
 
-    return Runs(list, none, none, none)
+    return RunAccess(list, none, none, none)
 
 
 def groups_source(path: Path) -> RecordSource:

@@ -74,7 +74,7 @@ def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> Environment
     if not layers.is_wandb_explicit():
         env.pop("use_wandb", None)
         # config_init requires wandb, which would stop a run on a machine without it.
-        if description.env["use_wandb"].said and not _has_wandb():
+        if description.env["use_wandb"].set_by_config_init and not _has_wandb():
             env["use_wandb"] = False
     openai = {name: field.value for name, field in description.openai.items() if field.readable}
     openai |= _linked_values("openai", layers)

@@ -29,7 +29,7 @@ from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import MODELS, plain_name
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
-from hermes_rl.orchestration.presets import DEFAULT_PRESET, load_preset
+from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, load_preset
 from hermes_rl.orchestration.secret_settings import holds_secret, looks_like_key
 
 # Coercion of input to the field's type, such as "8" to 8. An error names the field, the value and what is allowed, and
@@ -173,7 +173,7 @@ def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
         layers = Layers.from_draft(replace(draft, environments=tuple(environments)))
         for index, chosen in enumerate(layers.draft.environments):
             changes = layers.changes_for(chosen)
-            if stale[index] or changes != chosen.description.asked:
+            if stale[index] or changes != chosen.description.changes:
                 environments[index] = replace(chosen, description=introspect.describe(chosen.reference, changes))
                 stale[index] = False
     return replace(draft, environments=tuple(environments))

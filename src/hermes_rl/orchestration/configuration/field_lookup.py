@@ -23,7 +23,7 @@ from hermes_rl.orchestration.configuration.shared_fields import (
     paths_of,
     plain_name,
 )
-from hermes_rl.orchestration.presets import load_preset, preset_names, user_presets_dir
+from hermes_rl.orchestration.presets.preset import load_preset, preset_names, user_presets_dir
 
 # Fields of an environment's entry in the run, not of its configuration.
 ENTRY_FIELDS = {
@@ -32,7 +32,7 @@ ENTRY_FIELDS = {
         description="Its share of each batch, relative to the other environments.",
         default=1.0,
         value=1.0,
-        said=False,
+        set_by_config_init=False,
         own=False,
         readable=True,
     ),
@@ -41,7 +41,7 @@ ENTRY_FIELDS = {
         description="Only evaluate the policy on it during training, without training groups.",
         default=False,
         value=False,
-        said=False,
+        set_by_config_init=False,
         own=False,
         readable=True,
     ),
@@ -192,7 +192,7 @@ def _describe_model_field(section: str, name: str, layers: Layers) -> DescribedF
         *(name, facts.type, facts.kinds, facts.nullable, facts.allowed, facts.description),
         default=default,
         value=layers.decided().get(f"{section}.{name}", default),
-        said=False,
+        set_by_config_init=False,
         own=False,
         readable=True,
     )

@@ -19,7 +19,7 @@ from hermes_rl.orchestration.configuration.shared_fields import (
     key_of,
     paths_of,
 )
-from hermes_rl.orchestration.presets import Preset, SectionValues, load_preset
+from hermes_rl.orchestration.presets.preset import Preset, SectionValues, load_preset
 from hermes_rl.rollout.config import ENDLESS
 
 Values = dict[str, Any]
@@ -84,10 +84,10 @@ class Layers:
     def changes_for(self, chosen: ChosenEnvironment) -> dict[str, Any]:
         """The changes to describe an environment with."""
         over: dict[str, Values] = {"env": {}, "openai": {}}
-        beneath: dict[str, Values] = {"env": {}, "openai": {}}
+        defaults_below: dict[str, Values] = {"env": {}, "openai": {}}
         for key, value in self.defaults.items():
-            _put(beneath, key, value)
-        beneath["env"].pop("use_wandb", None)
+            _put(defaults_below, key, value)
+        defaults_below["env"].pop("use_wandb", None)
         for key, value in {**self.overrides, **self.draft.changes, **chosen.changes, **self.locked}.items():
             if key not in LINKED_FIELDS and _is_known(chosen, key):
                 _put(over, key, value)
@@ -97,7 +97,7 @@ class Layers:
         over["env"] |= {"total_steps": ENDLESS, "inference_weight": chosen.weight, "seed": self.seed_for(chosen)}
         over["env"] |= {"evaluation_only": True} if chosen.evaluation_only else {}
         over["openai"] |= {"server_type": "vllm", "api_key": None}
-        return {**over, "beneath": beneath}
+        return {**over, "defaults_below": defaults_below}
 
     def is_wandb_explicit(self) -> bool:
         """Whether wandb was explicitly turned on or off; otherwise it is used where it is configured."""
@@ -152,7 +152,7 @@ def _sets_field(chosen: ChosenEnvironment, name: str) -> bool:
         return False
     field = _env_field(chosen, name)
     # -1 leaves the batch size to the trainer.
-    return field.said and field.readable and not (name == "batch_size" and field.default < 1)
+    return field.set_by_config_init and field.readable and not (name == "batch_size" and field.default < 1)
 
 
 def _is_known(chosen: ChosenEnvironment, key: str) -> bool:

@@ -220,7 +220,7 @@ async def rl_test_inference(
     draft = await asyncio.to_thread(require_draft, session.session)
     # Not the run file: a draft without a model to train can still be tested.
     environment = draft.environments[0]
-    changed = environment.description.asked.get("env", {})
+    changed = environment.description.changes.get("env", {})
     return await session.runs.test_inference(
         environment.reference,
         environment.name,

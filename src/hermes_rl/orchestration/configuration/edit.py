@@ -1,12 +1,12 @@
-"""Create a draft and edit it one field at a time.
+"""Create a draft and edit its fields.
 
 Always true: an edit never introduces a new problem; a rejected edit leaves the draft as it was.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -144,24 +144,57 @@ def add_environment(
 
 def edit_field(draft: Draft, field: str, value: Any) -> Draft:
     """The draft with a new value of one field; ConfigError says what is allowed."""
-    name = field.strip()
-    if name == "preset":
-        return _with_preset(draft, value)
-    if name == "environments":
-        return _with_environments(draft, value)
-    target = find_target(draft, name)
-    check_editable(draft, target, name)
-    described = draft_field(Layers.from_draft(draft), target)
-    checked = _validate(draft, target, name, coerce_value(name, described, value))
-    after = refresh_descriptions(_apply_change(draft, target, checked))
+    return edit_fields(draft, [(field, value)])
+
+
+def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]]) -> Draft:
+    """The draft with all changes, checked together: first the preset, then the environments, then other fields."""
+    after = draft
+    applied: list[_Edit] = []
+    for field, value in sorted(changes, key=lambda change: _FIRST.get(change[0].strip(), len(_FIRST))):
+        edit = _apply_edit(after, field.strip(), value)
+        after = edit.draft
+        applied.append(edit)
+    after = refresh_descriptions(after)
 
     def rejected(problem: ConfigProblem) -> ConfigError:
-        other = "" if problem.key in {None, target.key} else f"{plain_name(str(problem.key))}: "
-        return invalid_value(name, value, described.allowed, f"{other}{problem.message}")
+        other = "" if problem.key is None else f"{plain_name(problem.key)}: "
+        cause = next((edit for edit in applied if edit.key == problem.key), None)
+        if cause is not None:
+            return invalid_value(cause.name, cause.value, cause.allowed, problem.message)
+        if len(applied) == 1:
+            return invalid_value(applied[0].name, applied[0].value, applied[0].allowed, f"{other}{problem.message}")
+        return ConfigError(f"cannot set {', '.join(edit.name for edit in applied)}: {other}{problem.message}")
 
     _check_names(after)
     _reject_new_problems(draft, after, rejected)
     return after
+
+
+_FIRST = {"preset": 0, "environments": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """One edit, with the draft after it, which is not described or checked yet."""
+
+    name: str
+    value: Any
+    draft: Draft
+    key: str
+    allowed: str
+
+
+def _apply_edit(draft: Draft, name: str, value: Any) -> _Edit:
+    if name == "preset":
+        return _Edit(name, value, replace(draft, preset=load_preset(str(value)).name), name, "the name of a preset")
+    if name == "environments":
+        return _Edit(name, value, _with_environments(draft, value), name, _ENVIRONMENTS)
+    target = find_target(draft, name)
+    check_editable(draft, target, name)
+    described = draft_field(Layers.from_draft(draft), target)
+    checked = _validate(draft, target, name, coerce_value(name, described, value))
+    return _Edit(name, value, _apply_change(draft, target, checked), target.key, described.allowed)
 
 
 def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
@@ -177,12 +210,6 @@ def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
                 environments[index] = replace(chosen, description=introspect.describe(chosen.reference, changes))
                 stale[index] = False
     return replace(draft, environments=tuple(environments))
-
-
-def _with_preset(draft: Draft, value: Any) -> Draft:
-    after = refresh_descriptions(replace(draft, preset=load_preset(str(value)).name))
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"preset cannot be {value!r}: {problem.message}"))
-    return after
 
 
 def _with_environments(draft: Draft, value: Any) -> Draft:
@@ -206,10 +233,8 @@ def _with_environments(draft: Draft, value: Any) -> Draft:
             ),
         )
         after = replace(after, environments=(*after.environments, chosen))
-    after = refresh_descriptions(after)
-    _check_names(after)
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"environments: {problem.message}"))
-    return after
+    # A new environment has no fields to edit before it is described.
+    return refresh_descriptions(after)
 
 
 _ENVIRONMENTS = 'a list of names, or of {"name": NAME, "weight": a number above 0, "evaluation_only": true or false}'

@@ -1,4 +1,5 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -6,6 +7,7 @@ import yaml
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import resolve_settings
+from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.configuration.build import build_run_file, needed_keys
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
@@ -162,6 +164,16 @@ def test_a_file_that_changed_is_taken_as_it_is(described_here: None, tmp_path: P
     found = written(tmp_path, PLAIN.replace("level=5", "level=6"))
     one = build_run_file(draft).environments[0]
     assert (one.id, one.env["level"]) == (found.id, 6)
+
+
+@pytest.mark.parametrize(("stored", "count"), [(False, 0), (True, 1)])
+def test_only_a_stored_draft_is_described_again(
+    draft: Draft, monkeypatch: pytest.MonkeyPatch, stored: bool, count: int
+) -> None:
+    describe = Mock(wraps=introspect.describe)
+    monkeypatch.setattr(introspect, "describe", describe)
+    build_run_file(draft, stored=stored)
+    assert describe.call_count == count
 
 
 def test_the_environments_own_trainer_fields_are_not_mixed_up(described_here: None, tmp_path: Path) -> None:

@@ -30,9 +30,13 @@ _BACKEND_KEYS = {"modal": ("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"), "daytona": (
 _READY_SECONDS = 600.0
 
 
-def build_run_file(draft: Draft, *, run_id: str | None = None) -> RunFile:
-    """ConfigError lists everything that is missing or invalid."""
-    current = refresh_descriptions(_with_versions(draft), force=True)
+def build_run_file(draft: Draft, *, run_id: str | None = None, stored: bool = False) -> RunFile:
+    """ConfigError lists everything that is missing or invalid.
+
+    Describes the environments again if a file changed, or if the draft was stored: a file's imports may have changed.
+    """
+    versioned = _with_versions(draft)
+    current = refresh_descriptions(versioned, force=stored or versioned != draft)
     problems = [*missing_fields(current), *find_problems(current)]
     if problems:
         raise ConfigError("the run cannot start: " + "; ".join(problem.message for problem in problems))

@@ -13,9 +13,9 @@ class MissingRequirementError(ConfigError):
     """A package or key is missing; the message has the commands that fix it."""
 
 
-def prepare_run_file(draft: Draft) -> RunFile:
+def prepare_run_file(draft: Draft, *, stored: bool = False) -> RunFile:
     """ConfigError for an invalid draft, MissingRequirementError for a missing package or key."""
-    run_file = build_run_file(draft)
+    run_file = build_run_file(draft, stored=stored)
     hosted = run_file.engine is None and not run_file.tinker.get("base_url")
     keys = dict.fromkeys([*([HOSTED_KEY] if hosted else []), *needed_keys(draft)])
     missing_requirements = missing_for(keys)

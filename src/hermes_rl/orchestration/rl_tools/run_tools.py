@@ -64,7 +64,7 @@ def _already_started(session: CallerContext, run_id: str) -> dict[str, Any]:
 
 def _run_file(draft: Draft) -> RunFile:
     try:
-        return prepare_run_file(draft)
+        return prepare_run_file(draft, stored=True)
     except MissingRequirementError as error:
         raise RefusalError(
             str(error),

@@ -14,7 +14,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.configuration.checks import file_version, find_problems, missing_fields
+from hermes_rl.orchestration.configuration.checks import check_values, file_version, missing_fields
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.edit import refresh_descriptions
 from hermes_rl.orchestration.configuration.precedence import Layers
@@ -37,11 +37,12 @@ def build_run_file(draft: Draft, *, run_id: str | None = None, stored: bool = Fa
     """
     versioned = _with_versions(draft)
     current = refresh_descriptions(versioned, force=stored or versioned != draft)
-    problems = [*missing_fields(current), *find_problems(current)]
-    if problems:
-        raise ConfigError("the run cannot start: " + "; ".join(problem.message for problem in problems))
     layers = Layers.from_draft(current)
-    tinker, engine = _tinker(layers), _engine(layers)
+    trainer, problems = check_values(layers)
+    problems = [*missing_fields(current), *problems]
+    if trainer is None or problems:
+        raise ConfigError("the run cannot start: " + "; ".join(problem.message for problem in problems))
+    tinker, engine = _tinker(layers, trainer), _engine(layers, trainer)
     environments = tuple(_environment_entry(layers, chosen) for chosen in current.environments)
     return RunFile(
         run_id=run_id or secrets.token_hex(4),
@@ -96,21 +97,19 @@ def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> Environment
     )
 
 
-def _tinker(layers: Layers) -> dict[str, Any]:
-    values = layers.section("tinker")
-    dumped = TrainerSettings.model_validate(values).model_dump(mode="json")
+def _tinker(layers: Layers, trainer: TrainerSettings) -> dict[str, Any]:
+    dumped = trainer.model_dump(mode="json")
     if not layers.is_wandb_explicit():
         dumped.pop("use_wandb")
     return _without_addresses("tinker", dumped)
 
 
-def _engine(layers: Layers) -> EngineEntry | None:
+def _engine(layers: Layers, trainer: TrainerSettings) -> EngineEntry | None:
     if not layers.runs_engine():
         return None
     values = layers.section("engine")
     if "engine.rank" not in layers.decided():
-        lora_rank = TrainerSettings.model_validate(layers.section("tinker")).lora_rank
-        values["rank"] = max(int(values.get("rank", 1)), lora_rank)
+        values["rank"] = max(int(values.get("rank", 1)), trainer.lora_rank)
     return EngineEntry.model_validate(values)
 
 

@@ -10,7 +10,6 @@ from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, Repl
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.plan_builder import PROGRAM, build_plan
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role, RunPlan, fill_command, read_plan
-from hermes_rl.rollout.config import ENDLESS
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +50,13 @@ def test_a_hosted_run_has_none() -> None:
     assert "--tinker.base_url" not in part(plan, "trainer").command
 
 
-def test_an_environment_is_endless_and_keeps_its_things_in_the_run() -> None:
+def test_an_environment_keeps_its_files_in_the_run() -> None:
     command = part(build_plan(run_file()), "env").command
     told = yaml.safe_load(Path(following(command, "--config")).read_text())
-    assert told["env"]["total_steps"] == ENDLESS
     assert told["env"]["serve_dir"].startswith(str(RunPaths("r1").folder))
 
 
-def test_several_environments_have_parts_of_their_own_names_and_weights() -> None:
+def test_several_environments_have_parts_of_their_own_names() -> None:
     entries = [
         EnvironmentEntry(name="words", reference="words.py", weight=2.0),
         EnvironmentEntry(name="sums", reference="sums.py", evaluation_only=True),
@@ -66,8 +64,6 @@ def test_several_environments_have_parts_of_their_own_names_and_weights() -> Non
     plan = build_plan(run_file(*entries))
     assert [one.name for one in plan.parts if one.role is Role.ENVIRONMENT] == ["env-words", "env-sums"]
     assert part(plan, "env-sums").evaluation_only
-    told = yaml.safe_load(Path(following(part(plan, "env-words").command, "--config")).read_text())
-    assert told["env"]["inference_weight"] == 2.0
     assert part(plan, "env-words").registers_as == "words"
 
 

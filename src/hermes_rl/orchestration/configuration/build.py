@@ -21,7 +21,6 @@ from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, PER_ENVIRONMENT, RUN_OWNED_FIELDS
 from hermes_rl.orchestration.keys import find_key
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.training.config import TrainerSettings
 
 _REFERENCE = re.compile(r'"env:([A-Za-z_][A-Za-z0-9_]*)"')
@@ -71,19 +70,16 @@ def _with_versions(draft: Draft) -> Draft:
 
 
 def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> EnvironmentEntry:
-    description = chosen.description
+    description, run_values = chosen.description, layers.run_values(chosen)
     env = {name: field.value for name, field in description.env.items() if field.readable}
-    env |= _linked_values("env", layers)
-    env |= {"total_steps": ENDLESS, "seed": layers.seed_for(chosen), "inference_weight": chosen.weight}
-    env["evaluation_only"] = chosen.evaluation_only
+    env |= _linked_values("env", layers) | run_values["env"]
     if not layers.is_wandb_explicit():
         env.pop("use_wandb", None)
         # config_init requires wandb, which would stop a run on a machine without it.
         if description.env["use_wandb"].set_by_config_init and not _has_wandb():
             env["use_wandb"] = False
     openai = {name: field.value for name, field in description.openai.items() if field.readable}
-    openai |= _linked_values("openai", layers)
-    openai |= {"server_type": "vllm", "api_key": None, "health_check": True}
+    openai |= _linked_values("openai", layers) | run_values["openai"] | {"health_check": True}
     openai["ready_timeout"] = max(float(openai["ready_timeout"]), _READY_SECONDS)
     return EnvironmentEntry(
         name=chosen.name,

@@ -94,10 +94,19 @@ class Layers:
         for name in LINKED_FIELDS:
             if (value := self._linked_value_for(chosen, name)) is not None:
                 _put(over, name, value)
-        over["env"] |= {"total_steps": ENDLESS, "inference_weight": chosen.weight, "seed": self.seed_for(chosen)}
-        over["env"] |= {"evaluation_only": True} if chosen.evaluation_only else {}
-        over["openai"] |= {"server_type": "vllm", "api_key": None}
+        for section, values in self.run_values(chosen).items():
+            over[section] |= values
         return {**over, "defaults_below": defaults_below}
+
+    def run_values(self, chosen: ChosenEnvironment) -> dict[str, Values]:
+        """The values that the run sets in an environment's sections. The trainer serves inference as vLLM does."""
+        env = {
+            "total_steps": ENDLESS,
+            "seed": self.seed_for(chosen),
+            "inference_weight": chosen.weight,
+            "evaluation_only": chosen.evaluation_only,
+        }
+        return {"env": env, "openai": {"server_type": "vllm", "api_key": None}}
 
     def is_wandb_explicit(self) -> bool:
         """Whether wandb was explicitly turned on or off; otherwise it is used where it is configured."""

@@ -19,7 +19,6 @@ from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunF
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
-from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.tracing.setup import new_traceparent
 
 # Rollouts in flight at a stop are never trained on, so do not wait long for them.
@@ -89,17 +88,8 @@ def _trainer(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
 
 def _environment(run_file: RunFile, paths: RunPaths, entry: EnvironmentEntry) -> ComponentPlan:
     name = run_file.part_of(entry)
-    env = {
-        "stop_timeout": STOP_SECONDS,
-        **entry.env,
-        "total_steps": ENDLESS,
-        "serve_dir": str(paths.serving(name)),
-        "inference_weight": entry.weight,
-        "evaluation_only": entry.evaluation_only,
-    }
-    # The trainer serves inference over vLLM's protocol, under the name of its base model.
-    model = run_file.tinker.get("base_model")
-    openai = {"server_type": "vllm", **({"model_name": model} if model else {}), **entry.openai}
+    env = {"stop_timeout": STOP_SECONDS, **entry.env, "serve_dir": str(paths.serving(name))}
+    openai = dict(entry.openai)
     if run_file.reach:
         env["rollout_server_token"] = openai["api_key"] = RUN_KEY_REFERENCE
     config = _write_config(paths, name, {"env": env, "openai": openai})

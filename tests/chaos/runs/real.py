@@ -67,6 +67,7 @@ def _run_file(environment: Path, steps: int) -> RunFile:
         "group_size": 8,
         "use_wandb": False,
         "total_steps": ENDLESS,
+        "stop_timeout": 20,
     }
     openai = {"server_type": "vllm", "model_name": model}
     tinker = {"base_model": model, "lora_rank": 8, "batch_size": 16, "total_steps": steps, "max_staleness": 1}

@@ -108,6 +108,7 @@ class Scene(Stage):
             "pace_file": str(self._aside / "pace"),
             "seed": seed,
             "total_steps": ENDLESS,
+            "stop_timeout": 20,
         }
         tinker = {"base_model": self._model, "lora_rank": 8, "batch_size": BATCH, "total_steps": steps}
         openai = {"server_type": "vllm", "model_name": self._model}

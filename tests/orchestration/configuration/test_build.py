@@ -166,6 +166,14 @@ def test_a_file_that_changed_is_taken_as_it_is(described_here: None, tmp_path: P
     assert (one.id, one.env["level"]) == (found.id, 6)
 
 
+def test_a_run_waits_20_seconds_for_rollouts_at_a_stop_unless_it_is_set(
+    described_here: None, tmp_path: Path, draft: Draft
+) -> None:
+    own = new_draft(written(tmp_path, PLAIN.replace("level=5", "level=5, stop_timeout=30"), name="own"))
+    drafts = draft, own, edit_field(draft, "stop_timeout", 45)
+    assert [build_run_file(one).environments[0].env["stop_timeout"] for one in drafts] == [20, 30, 45]
+
+
 @pytest.mark.parametrize(("stored", "count"), [(False, 0), (True, 1)])
 def test_only_a_stored_draft_is_described_again(
     draft: Draft, monkeypatch: pytest.MonkeyPatch, stored: bool, count: int

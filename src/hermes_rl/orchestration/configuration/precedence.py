@@ -23,6 +23,8 @@ from hermes_rl.orchestration.presets.preset import Preset, SectionValues, load_p
 from hermes_rl.rollout.config import ENDLESS
 
 Values = dict[str, Any]
+# Rollouts in flight at a stop are never trained on, so do not wait long for them.
+STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Layers:
     def changes_for(self, chosen: ChosenEnvironment) -> dict[str, Any]:
         """The changes to describe an environment with."""
         over: dict[str, Values] = {"env": {}, "openai": {}}
-        defaults_below: dict[str, Values] = {"env": {}, "openai": {}}
+        defaults_below: dict[str, Values] = {"env": {"stop_timeout": STOP_SECONDS}, "openai": {}}
         for key, value in self.defaults.items():
             _put(defaults_below, key, value)
         defaults_below["env"].pop("use_wandb", None)

@@ -21,8 +21,6 @@ from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
 from hermes_rl.tracing.setup import new_traceparent
 
-# Rollouts in flight at a stop are never trained on, so do not wait long for them.
-STOP_SECONDS = 20.0
 SECRETS = ("api_key", "rollout_server_token", "inference_token")
 # The components' token for each other when they listen on a reachable address.
 RUN_KEY = "HERMES_RL_RUN_TOKEN"
@@ -88,7 +86,7 @@ def _trainer(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
 
 def _environment(run_file: RunFile, paths: RunPaths, entry: EnvironmentEntry) -> ComponentPlan:
     name = run_file.part_of(entry)
-    env = {"stop_timeout": STOP_SECONDS, **entry.env, "serve_dir": str(paths.serving(name))}
+    env = {**entry.env, "serve_dir": str(paths.serving(name))}
     openai = dict(entry.openai)
     if run_file.reach:
         env["rollout_server_token"] = openai["api_key"] = RUN_KEY_REFERENCE

@@ -16,13 +16,12 @@ from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel
 from hermes_rl.console.run_command import run_async, warn
 from hermes_rl.core import fast_json
-from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
 STOP_SECONDS = 600.0
-SECRETS = ("api_key", "rollout_server_token", "inference_token")
 SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 
 
@@ -42,7 +41,7 @@ def _run(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     given = {name: text for name, text in flags.items() if text is not None}
     settings = resolve_section(TrainerSettings(), "tinker", config_file, section_values(given, "tinker"))
-    for name in SECRETS:
+    for name in SECRET_FIELDS:
         value = getattr(settings, name)
         if value and is_literal(value):
             click.echo(f"warning: --tinker.{name} holds a literal secret; use env:NAME or file:PATH", err=True)

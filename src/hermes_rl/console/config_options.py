@@ -15,11 +15,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticUndefined
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import SECRET_FIELDS
 
 Model = TypeVar("Model", bound=BaseModel)
 
 SECTIONS = ("env", "openai", "tinker")
-SECRETS = {"api_key", "inference_token", "rollout_server_token"}
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
 
 
@@ -109,7 +109,7 @@ def _problem(section: str, problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if not field:
         return str(problem["msg"])
-    got = "" if SECRETS & set(problem["loc"]) else f", got {problem['input']!r}"
+    got = "" if set(SECRET_FIELDS) & set(problem["loc"]) else f", got {problem['input']!r}"
     return f"--{section}.{field}: {problem['msg']}{got}"
 
 

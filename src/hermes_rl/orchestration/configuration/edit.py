@@ -26,10 +26,10 @@ from hermes_rl.orchestration.configuration.field_lookup import (
 )
 from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 from hermes_rl.orchestration.configuration.precedence import Layers
-from hermes_rl.orchestration.configuration.shared_fields import MODELS, plain_name
+from hermes_rl.orchestration.configuration.shared_fields import plain_name
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
-from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, load_preset
+from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, SECTIONS, load_preset
 from hermes_rl.orchestration.secret_settings import holds_secret, looks_like_key
 
 # Coercion of input to the field's type, such as "8" to 8. An error names the field, the value and what is allowed, and
@@ -343,4 +343,4 @@ def _safe_name(name: str) -> str:
     """A valid name for files and parts."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "environment"
     # A section name is reserved: `env.group_size` means the field of all environments.
-    return f"{safe}-environment" if safe in MODELS else safe
+    return f"{safe}-environment" if safe in SECTIONS else safe

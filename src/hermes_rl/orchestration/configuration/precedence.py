@@ -14,12 +14,11 @@ from hermes_rl.orchestration.configuration.introspect import DescribedField
 from hermes_rl.orchestration.configuration.shared_fields import (
     FROM_ENVIRONMENT,
     LINKED_FIELDS,
-    MODELS,
     RUN_OWNED_FIELDS,
     key_of,
     paths_of,
 )
-from hermes_rl.orchestration.presets.preset import Preset, SectionValues, load_preset
+from hermes_rl.orchestration.presets.preset import SECTIONS, Preset, SectionValues, load_preset
 from hermes_rl.rollout.config import ENDLESS
 
 Values = dict[str, Any]
@@ -150,7 +149,7 @@ def values_by_key(values: SectionValues, source: str) -> Values:
 
 def model_default(path: str) -> Any:
     section, _, name = path.partition(".")
-    return MODELS[section].model_fields[name].get_default(call_default_factory=True)
+    return SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
 
 
 def _env_field(chosen: ChosenEnvironment, name: str) -> DescribedField:

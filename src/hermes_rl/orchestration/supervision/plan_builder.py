@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.orchestration.keys import find_key
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -21,7 +21,6 @@ from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
 from hermes_rl.tracing.setup import new_traceparent
 
-SECRETS = ("api_key", "rollout_server_token", "inference_token")
 # The components' token for each other when they listen on a reachable address.
 RUN_KEY = "HERMES_RL_RUN_TOKEN"
 RUN_KEY_REFERENCE = f"env:{RUN_KEY}"
@@ -141,7 +140,7 @@ def _component(
 
 def _write_config(paths: RunPaths, part: str, sections: Mapping[str, Mapping[str, Any]]) -> Path:
     for section, values in sections.items():
-        for name in SECRETS:
+        for name in SECRET_FIELDS:
             value = values.get(name)
             # Atropos environments set placeholders such as "x" where no key is needed.
             if isinstance(value, str) and len(value) > 1 and is_literal(value):

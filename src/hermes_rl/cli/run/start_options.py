@@ -10,10 +10,10 @@ import click
 from hermes_rl.console.config_options import TRACE
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration.build import prepare_run_file
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.rl_tools.preflight import prepare_run_file
 from hermes_rl.orchestration.run_file import ReplicasEntry, RunFile
 from hermes_rl.orchestration.supervision.plan_builder import RUN_KEY
 from hermes_rl.tracing.setup import Tracing

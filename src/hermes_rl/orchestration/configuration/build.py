@@ -20,10 +20,12 @@ from hermes_rl.orchestration.configuration.edit import refresh_descriptions
 from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, PER_ENVIRONMENT, RUN_OWNED_FIELDS
 from hermes_rl.orchestration.keys import find_key
+from hermes_rl.orchestration.requirements import missing_for
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.training.config import TrainerSettings
 
 _REFERENCE = re.compile(r'"env:([A-Za-z_][A-Za-z0-9_]*)"')
+_HOSTED_KEY = "TINKER_API_KEY"
 _BACKEND_KEYS = {"modal": ("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"), "daytona": ("DAYTONA_API_KEY",)}
 # The trainer's endpoint answers once its model is loaded.
 _READY_SECONDS = 600.0
@@ -52,6 +54,22 @@ def build_run_file(draft: Draft, *, run_id: str | None = None, stored: bool = Fa
         engine=engine,
         keys=tuple(dict.fromkeys(_key_names(layers, environments, tinker))),
     )
+
+
+class MissingRequirementError(ConfigError):
+    """A package or key is missing; the message has the commands that fix it."""
+
+
+def prepare_run_file(draft: Draft, *, stored: bool = False) -> RunFile:
+    """build_run_file, and MissingRequirementError for a missing package or key."""
+    run_file = build_run_file(draft, stored=stored)
+    hosted = run_file.engine is None and not run_file.tinker.get("base_url")
+    missing = missing_for(dict.fromkeys([*([_HOSTED_KEY] if hosted else []), *needed_keys(draft)]))
+    if missing:
+        what = "; ".join(f"{requirement.name} is missing, run `{requirement.fix}`" for requirement in missing)
+        hint = ". The presets laptop and self-hosted need no key" if hosted else ""
+        raise MissingRequirementError(f"a run of the preset {run_file.preset!r} cannot start: {what}{hint}")
+    return run_file
 
 
 def needed_keys(draft: Draft) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration.build import MissingRequirementError, prepare_run_file
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
-from hermes_rl.orchestration.rl_tools.preflight import MissingRequirementError, prepare_run_file
 from hermes_rl.orchestration.rl_tools.session_draft import locked_session, record_started, require_draft, started_run
 from hermes_rl.orchestration.run_file import RunFile
 from hermes_rl.orchestration.run_paths import RunPaths

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hermes_rl.cli.recorded_command import RecordedVerb
-from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.config_options import read_sections, section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, InfrastructureError
@@ -49,7 +49,7 @@ def replay_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.C
 
     def run(group: str, rollout: int, step: bool, config_file: Path | None, as_json: bool, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(given, "env"), {})
         chosen = _group(path, group)
         if not 0 <= rollout < len(chosen.rollouts):
             raise ConfigError(f"--rollout {rollout}: group {chosen.id} has rollouts 0 to {len(chosen.rollouts) - 1}")

@@ -8,7 +8,7 @@ import click
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.recorded_command import RecordedVerb
-from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.config_options import read_sections, section_options, section_values
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
@@ -52,7 +52,7 @@ def rescore_command(environment: type[HermesAgentBaseEnv], path: Path) -> click.
         output: Path | None, source: str, overwrite: bool, config_file: Path | None, as_json: bool, **flags: str | None
     ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(given, "env"), {})
         target = output or path.with_suffix(".rescored.jsonl")
         if target.exists():
             if not overwrite or target.samefile(path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.config_options import read_sections, section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.environment.base import HermesAgentBaseEnv
@@ -35,7 +35,7 @@ def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
 
     def run(config_file: Path | None, as_json: bool, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(given, "env"), {})
         prepared = run_async(
             _prepare(environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL]))
         )

@@ -18,6 +18,7 @@ from hermes_rl.console.run_command import run_async, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.orchestration.run_file import PART_HELP, read_part
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
@@ -26,7 +27,13 @@ SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 
 
 def _run(
-    config_file: Path | None, run_name: str, stay: bool, as_json: bool, trace: str | None, **flags: str | None
+    config_file: Path | None,
+    part: str | None,
+    run_name: str,
+    stay: bool,
+    as_json: bool,
+    trace: str | None,
+    **flags: str | None,
 ) -> None:
     """Train a policy on batches from a trajectory API: GRPO with LoRA, through the Tinker API.
 
@@ -40,7 +47,8 @@ def _run(
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     given = {name: text for name, text in flags.items() if text is not None}
-    settings = resolve_section(TrainerSettings(), "tinker", config_file, section_values(given, "tinker"))
+    config = read_part(config_file, part)
+    settings = resolve_section(TrainerSettings(), "tinker", config, section_values(given, "tinker"))
     for name in SECRET_FIELDS:
         value = getattr(settings, name)
         if value and is_literal(value):
@@ -140,6 +148,7 @@ trainer = click.Command(
             type=click.Path(path_type=Path),
             help="Read the section tinker from a YAML file.",
         ),
+        click.Option(["--part"], help=PART_HELP),
         click.Option(
             ["--run", "run_name"],
             default="default",

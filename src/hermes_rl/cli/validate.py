@@ -8,7 +8,7 @@ import click
 
 from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.progress import ProgressSteps, progress
-from hermes_rl.console.config_options import section_options, section_values
+from hermes_rl.console.config_options import read_sections, section_options, section_values
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
@@ -49,7 +49,7 @@ def validate_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
     def run(config_file: Path | None, items: int, as_json: bool, **flags: str | None) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
         settings = resolve_settings(
-            environment, config_file, section_values(given, "env"), section_values(given, "openai")
+            environment, read_sections(config_file), section_values(given, "env"), section_values(given, "openai")
         )
         report = run_async(_validate(environment, settings, items))
         print_report(report)

@@ -5,6 +5,7 @@ Errors on unknown fields suggest the closest known one.
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -21,6 +22,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 SECTIONS = ("env", "openai", "tinker")
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSections:
+    """Values by section; `source` names their file in errors."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
 
 def trace_option() -> click.Option:
@@ -44,15 +53,16 @@ def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
     return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
 
 
-def resolve_section(default: Model, section: str, file: Path | None, flags: Mapping[str, str]) -> Model:
-    """Merge one section of a YAML file with flags, for commands without an environment."""
-    values = check_fields(
-        (read_yaml(file) if file else {}).get(section) or {}, type(default), f"{file}, section {section}"
-    )
+def resolve_section(default: Model, section: str, config: ConfigSections, flags: Mapping[str, str]) -> Model:
+    """Merge one section with flags, for commands without an environment."""
+    values = check_fields(config.values.get(section) or {}, type(default), f"{config.source}, section {section}")
     return merge_fields(default, values | parse_flags(type(default), flags), section)
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
+def read_sections(file: Path | None) -> ConfigSections:
+    """The sections of the file given with --config, if any."""
+    if file is None:
+        return ConfigSections()
     try:
         values = yaml.safe_load(file.read_text()) or {}
     except OSError as error:
@@ -62,7 +72,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
         found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
-    return values
+    return ConfigSections(values, str(file))
 
 
 def parse_flag(annotation: Any, text: str) -> Any:

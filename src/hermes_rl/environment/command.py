@@ -11,7 +11,13 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import section_options, section_values, trace_option
+from hermes_rl.console.config_options import (
+    ConfigSections,
+    read_sections,
+    section_options,
+    section_values,
+    trace_option,
+)
 from hermes_rl.console.run_command import run_async, run_click, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
@@ -75,12 +81,12 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         trace: str | None,
         resume: bool = False,
         overwrite: bool = False,
+        config: ConfigSections | None = None,
         **flags: str | None,
     ) -> int:
         given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(
-            environment, config_file, section_values(given, "env"), section_values(given, "openai")
-        )
+        config = config or read_sections(config_file)
+        settings = resolve_settings(environment, config, section_values(given, "env"), section_values(given, "openai"))
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
         _warn_about_literal_keys(settings)

@@ -33,12 +33,12 @@ class RunPaths:
 
     @property
     def file(self) -> Path:
-        """The run's full configuration: run_file.py."""
+        """The run's full configuration, which its parts read: run_file.py."""
         return self.folder / "run.yaml"
 
     @property
     def state(self) -> Path:
-        """The run's state: states.py. Only the supervisor writes it."""
+        """The run's state: run_state.py. Only the supervisor writes it."""
         return self.folder / "state.json"
 
     @property
@@ -53,7 +53,7 @@ class RunPaths:
 
     @property
     def plan(self) -> Path:
-        """The commands of the run's parts: supervision/plan.py."""
+        """The commands of the run's parts: supervision/plan_builder.py."""
         return self.folder / "parts.json"
 
     @property
@@ -75,7 +75,7 @@ class RunPaths:
         return self.folder / "curve.png"
 
     def part(self, part: str) -> Path:
-        """Files of one part other than its log: its configuration and its shim's state."""
+        """Files of one part other than its log: its shim's state, and what an environment serves."""
         return self.folder / "parts" / part
 
     def serving(self, part: str) -> Path:

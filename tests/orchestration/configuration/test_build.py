@@ -2,8 +2,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import yaml
 
+from hermes_rl.console.config_options import resolve_section
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import resolve_settings
@@ -11,7 +11,7 @@ from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.configuration.build import build_run_file, needed_keys
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
-from hermes_rl.orchestration.run_file import RunFile, read_run_file
+from hermes_rl.orchestration.run_file import RunFile, read_part, read_run_file
 from hermes_rl.training.config import TrainerSettings
 from tests.orchestration.configuration.environments import PLAIN, model_folder, written
 
@@ -55,12 +55,14 @@ def test_its_parts_take_it_as_it_is(laptop: Draft, tmp_path: Path) -> None:
 
 def parts_of(run: RunFile, folder: Path) -> TrainerSettings:
     """The run as its parts read it; an error where one of them refuses it."""
+    file = folder / "run.yaml"
+    run.write(file)
     for one in run.environments:
-        file = folder / "part.yaml"
-        file.write_text(yaml.safe_dump({"env": one.env, "openai": one.openai}))
-        settings = resolve_settings(load_environment(one.reference), file, {}, {"base_url": "http://127.0.0.1:1/v1"})
+        sections = read_part(file, run.part_of(one))
+        url = {"base_url": "http://127.0.0.1:1/v1"}
+        settings = resolve_settings(load_environment(one.reference), sections, {}, url)
         assert settings.endpoints[0].server_type == "vllm"
-    return TrainerSettings.model_validate(run.tinker)
+    return resolve_section(TrainerSettings(), "tinker", read_part(file, "trainer"), {})
 
 
 def test_it_is_the_same_when_it_is_read_again(laptop: Draft, tmp_path: Path) -> None:

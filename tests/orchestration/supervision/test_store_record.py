@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from hermes_rl.orchestration.run_file import read_run_file
 from hermes_rl.orchestration.run_paths import RunPaths, runs_database
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision import store_record
@@ -22,7 +23,7 @@ def test_the_run_file_is_read_once_for_all_phases(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     paths = RunPaths("r1")
     run_file("r1").write(paths.file)
-    read = Mock(wraps=store_record.read_run_file)
+    read = Mock(wraps=read_run_file)
     monkeypatch.setattr(store_record, "read_run_file", read)
     record = RunRecord(paths)
     record.put(Phase.STARTING)

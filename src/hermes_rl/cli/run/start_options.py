@@ -14,8 +14,7 @@ from hermes_rl.orchestration.configuration.build import prepare_run_file
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.run_file import ReplicasEntry, RunFile
-from hermes_rl.orchestration.supervision.plan_builder import RUN_KEY
+from hermes_rl.orchestration.run_file import RUN_KEY, ReplicasEntry, RunFile
 from hermes_rl.tracing.setup import Tracing
 
 ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})

@@ -60,8 +60,7 @@ def _run(
     from hermes_rl.http.server import is_loopback
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    given = {name: text for name, text in flags.items() if text is not None}
-    endpoint = resolve_section(APIServerConfig(), "openai", ConfigSections(), section_values(given, "openai"))
+    endpoint = resolve_section(APIServerConfig(), "openai", ConfigSections(), section_values(flags, "openai"))
     if endpoint.base_url is None:
         raise ConfigError("no model server; pass --openai.base_url URL and --openai.server_type vllm or sglang")
     for flag, secret in (("--token", token), ("--openai.api_key", endpoint.api_key)):

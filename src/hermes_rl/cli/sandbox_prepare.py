@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.console.config_options import read_sections, section_options, section_values
+from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.environment.base import HermesAgentBaseEnv
@@ -26,16 +26,13 @@ Needs no model. Items with the same image, files and setup in their sandbox_spec
 
 def prepare_command(environment: type[HermesAgentBaseEnv]) -> click.Command:
     options: list[click.Parameter] = [
-        click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
-        ),
+        config_option("Read the section env from a YAML file."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(config_file: Path | None, as_json: bool, **flags: str | None) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, read_sections(config_file), section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
         prepared = run_async(
             _prepare(environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL]))
         )

@@ -11,7 +11,13 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import resolve_section, section_options, section_values, trace_option
+from hermes_rl.console.config_options import (
+    config_option,
+    resolve_section,
+    section_options,
+    section_values,
+    trace_option,
+)
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel
 from hermes_rl.console.run_command import run_async, warn
@@ -46,9 +52,8 @@ def _run(
     from hermes_rl.training.run_folder import RunFolder
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    given = {name: text for name, text in flags.items() if text is not None}
     config = read_part(config_file, part)
-    settings = resolve_section(TrainerSettings(), "tinker", config, section_values(given, "tinker"))
+    settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
     for name in SECRET_FIELDS:
         value = getattr(settings, name)
         if value and is_literal(value):
@@ -143,11 +148,7 @@ trainer = click.Command(
     callback=_run,
     help=_run.__doc__,
     params=[
-        click.Option(
-            ["--config", "config_file"],
-            type=click.Path(path_type=Path),
-            help="Read the section tinker from a YAML file.",
-        ),
+        config_option("Read the section tinker from a YAML file."),
         click.Option(["--part"], help=PART_HELP),
         click.Option(
             ["--run", "run_name"],

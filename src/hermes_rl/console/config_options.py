@@ -32,6 +32,10 @@ class ConfigSections:
     source: str = ""
 
 
+def config_option(help_text: str) -> click.Option:
+    return click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help=help_text)
+
+
 def trace_option() -> click.Option:
     return click.Option(["--trace"], metavar="URL", help=TRACE)
 
@@ -48,9 +52,11 @@ def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
     ]
 
 
-def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
-    """The flags of one section, by field name."""
-    return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
+def section_values(flags: Mapping[str, str | None], section: str) -> dict[str, str]:
+    """The flags of one section that were given, by field name."""
+    prefix = f"{section}__"
+    given = {name: text for name, text in flags.items() if text is not None}
+    return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
 
 
 def resolve_section(default: Model, section: str, config: ConfigSections, flags: Mapping[str, str]) -> Model:

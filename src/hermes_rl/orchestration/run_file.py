@@ -16,7 +16,7 @@ from hermes_rl.orchestration.run_paths import RunPaths
 
 # The components' token for each other when they listen on a reachable address.
 RUN_KEY = "HERMES_RL_RUN_TOKEN"
-RUN_KEY_REFERENCE = f"env:{RUN_KEY}"
+RUN_TOKEN = f"env:{RUN_KEY}"
 PART_HELP = "With --config RUN.yaml: read the settings of this component of the run."
 
 
@@ -110,14 +110,14 @@ def part_sections(run_file: RunFile, part: str) -> dict[str, dict[str, Any]]:
         tinker = dict(run_file.tinker)
         if run_file.reach:
             tinker["host"] = run_file.reach
-            tinker["inference_token"] = tinker["rollout_server_token"] = RUN_KEY_REFERENCE
+            tinker["inference_token"] = tinker["rollout_server_token"] = RUN_TOKEN
         return {"tinker": tinker}
     for entry in run_file.environments:
         if run_file.part_of(entry) == part:
             env = {**entry.env, "serve_dir": str(RunPaths(run_file.run_id).serving(part))}
             openai = dict(entry.openai)
             if run_file.reach:
-                env["rollout_server_token"] = openai["api_key"] = RUN_KEY_REFERENCE
+                env["rollout_server_token"] = openai["api_key"] = RUN_TOKEN
             return {"env": env, "openai": openai}
     raise ConfigError(f"run {run_file.run_id} has no component {part!r} with settings")
 

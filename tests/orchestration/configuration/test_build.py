@@ -8,9 +8,10 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import resolve_settings
 from hermes_rl.orchestration.configuration import introspect
-from hermes_rl.orchestration.configuration.build import build_run_file, needed_keys
+from hermes_rl.orchestration.configuration.build import build_run_file
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
+from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.run_file import RunFile, read_part, read_run_file
 from hermes_rl.training.config import TrainerSettings
 from tests.orchestration.configuration.environments import PLAIN, model_folder, written
@@ -129,7 +130,7 @@ def test_a_run_is_given_the_keys_it_may_use(draft: Draft, laptop: Draft) -> None
 
 
 def test_a_key_is_needed_only_where_the_preset_says_so(draft: Draft, laptop: Draft) -> None:
-    assert (needed_keys(draft), needed_keys(laptop)) == (("TINKER_API_KEY",), ())
+    assert [draft_view(one)["needed_keys"] for one in (draft, laptop)] == [["TINKER_API_KEY"], []]
 
 
 def test_keys_that_settings_refer_to_are_given_too(laptop: Draft) -> None:

@@ -17,9 +17,10 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.configuration.checks import check_values, file_version, missing_fields
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.edit import refresh_descriptions
-from hermes_rl.orchestration.configuration.precedence import Layers
+from hermes_rl.orchestration.configuration.precedence import Layers, names_in
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, PER_ENVIRONMENT, RUN_OWNED_FIELDS
 from hermes_rl.orchestration.keys import find_key
+from hermes_rl.orchestration.presets.preset import load_preset
 from hermes_rl.orchestration.requirements import missing_for
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.training.config import TrainerSettings
@@ -64,7 +65,7 @@ def prepare_run_file(draft: Draft, *, stored: bool = False) -> RunFile:
     """build_run_file, and MissingRequirementError for a missing package or key."""
     run_file = build_run_file(draft, stored=stored)
     hosted = run_file.engine is None and not run_file.tinker.get("base_url")
-    missing = missing_for(dict.fromkeys([*([_HOSTED_KEY] if hosted else []), *needed_keys(draft)]))
+    missing = missing_for(dict.fromkeys([*([_HOSTED_KEY] if hosted else []), *load_preset(draft.preset).needs.keys]))
     if missing:
         what = "; ".join(f"{requirement.name} is missing, run `{requirement.fix}`" for requirement in missing)
         hint = ". The presets laptop and self-hosted need no key" if hosted else ""
@@ -72,19 +73,11 @@ def prepare_run_file(draft: Draft, *, stored: bool = False) -> RunFile:
     return run_file
 
 
-def needed_keys(draft: Draft) -> tuple[str, ...]:
-    """The keys that a run of this draft requires."""
-    return Layers.from_draft(draft).preset.needs.keys
-
-
 def _with_versions(draft: Draft) -> Draft:
     """The draft with environment ids that match the current files."""
-    environments = []
-    for chosen in draft.environments:
-        name, _, _ = chosen.id.partition("@")
-        version = file_version(chosen)
-        environments.append(replace(chosen, id=f"{name}@{version}") if version else chosen)
-    return replace(draft, environments=tuple(environments))
+    versions = [(chosen, chosen.id.partition("@")[0], file_version(chosen)) for chosen in draft.environments]
+    named = (replace(chosen, id=f"{name}@{version}") if version else chosen for chosen, name, version in versions)
+    return replace(draft, environments=tuple(named))
 
 
 def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> EnvironmentEntry:
@@ -128,13 +121,8 @@ def _engine(layers: Layers, trainer: TrainerSettings) -> EngineEntry | None:
 
 
 def _linked_values(section: str, layers: Layers) -> dict[str, Any]:
-    return {
-        path.removeprefix(f"{section}."): layers.linked_value(name)
-        for name, paths in LINKED_FIELDS.items()
-        if name not in PER_ENVIRONMENT
-        for path in paths
-        if path.startswith(f"{section}.")
-    }
+    shared = {name: layers.linked_value(name) for name in LINKED_FIELDS if name not in PER_ENVIRONMENT}
+    return {field: value for name, value in shared.items() for field in names_in(section, name)}
 
 
 def _without_addresses(section: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Always true: a draft without problems and without missing fields gives a valid r
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ def find_problems(draft: Draft) -> list[ConfigProblem]:
 
 def check_values(layers: Layers) -> tuple[TrainerSettings | None, list[ConfigProblem]]:
     """The trainer's settings, None if they are invalid, and the problems of the whole draft."""
-    trainer, problems = _validate(TrainerSettings, layers.section("tinker"), "tinker")
+    trainer, problems = _check(TrainerSettings, layers.section("tinker"), "tinker")
     engine = _engine_problems(layers) if layers.runs_engine() else ()
     return trainer, [*_environment_problems(layers.draft), *problems, *engine]
 
@@ -44,11 +44,9 @@ def check_values(layers: Layers) -> tuple[TrainerSettings | None, list[ConfigPro
 def missing_fields(draft: Draft) -> list[ConfigProblem]:
     """The fields that must be set before the run can start."""
     layers = Layers.from_draft(draft)
-    missing = []
-    for name, kind in layers.preset.needs.fields.items():
-        if {plain_name(key): value for key, value in layers.decided().items()}.get(name) is None:
-            missing.append(ConfigProblem(name, f"{name} is not set: give {EXPECTED[kind]}"))
-    return missing
+    decided = {plain_name(key): value for key, value in layers.decided().items()}
+    unset = {name: kind for name, kind in layers.preset.needs.fields.items() if decided.get(name) is None}
+    return [ConfigProblem(name, f"{name} is not set: give {EXPECTED[kind]}") for name, kind in unset.items()]
 
 
 EXPECTED = {
@@ -123,8 +121,7 @@ def _environment_problems(draft: Draft) -> Iterator[ConfigProblem]:
 
 
 def _engine_problems(layers: Layers) -> Iterator[ConfigProblem]:
-    values = layers.section("engine")
-    yield from _validate(EngineEntry, {"model": "not set", **values}, "engine")[1]
+    yield from _check(EngineEntry, {"model": "not set", **layers.section("engine")}, "engine")[1]
     rank, lora = layers.decided().get("engine.rank"), layers.section("tinker").get("lora_rank")
     if isinstance(rank, int) and isinstance(lora, int) and rank < lora:
         yield ConfigProblem(
@@ -134,7 +131,7 @@ def _engine_problems(layers: Layers) -> Iterator[ConfigProblem]:
         )
 
 
-def _validate(model: type[Model], values: Mapping[str, Any], section: str) -> tuple[Model | None, list[ConfigProblem]]:
+def _check(model: type[Model], values: dict[str, Any], section: str) -> tuple[Model | None, list[ConfigProblem]]:
     try:
         return model.model_validate(values), []
     except ValidationError as error:

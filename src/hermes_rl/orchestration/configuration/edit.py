@@ -5,8 +5,8 @@ Always true: an edit never introduces a new problem; a rejected edit leaves the 
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -137,9 +137,7 @@ def add_environment(
     _check_weight("weight", weight)
     chosen = _choose(found, _free_name(draft, found.name), weight=weight, evaluation_only=evaluation_only)
     after = refresh_descriptions(replace(draft, environments=(*draft.environments, chosen)))
-    _check_names(after)
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"{found.name} does not fit in: {problem.message}"))
-    return after
+    return _accept(draft, after, lambda problem: ConfigError(f"{found.name} does not fit in: {problem.message}"))
 
 
 def edit_field(draft: Draft, field: str, value: Any) -> Draft:
@@ -150,51 +148,35 @@ def edit_field(draft: Draft, field: str, value: Any) -> Draft:
 def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]]) -> Draft:
     """The draft with all changes, checked together: first the preset, then the environments, then other fields."""
     after = draft
-    applied: list[_Edit] = []
-    for field, value in sorted(changes, key=lambda change: _FIRST.get(change[0].strip(), len(_FIRST))):
-        edit = _apply_edit(after, field.strip(), value)
-        after = edit.draft
-        applied.append(edit)
-    after = refresh_descriptions(after)
+    edits: list[tuple[str, str, Any, str]] = []
+    for given, value in sorted(changes, key=lambda change: _ORDER.get(change[0].strip(), len(_ORDER))):
+        key = name = given.strip()
+        if name == "preset":
+            allowed = "the name of a preset"
+            after = replace(after, preset=load_preset(str(value)).name)
+        elif name == "environments":
+            allowed = _ENVIRONMENTS
+            after = _with_environments(after, value)
+        else:
+            target = find_target(after, name)
+            check_editable(after, target, name)
+            described = draft_field(Layers.from_draft(after), target)
+            key, allowed = target.key, described.allowed
+            after = _apply_change(after, target, _validate(after, target, name, coerce_value(name, described, value)))
+        edits.append((key, name, value, allowed))
 
     def rejected(problem: ConfigProblem) -> ConfigError:
-        other = "" if problem.key is None else f"{plain_name(problem.key)}: "
-        cause = next((edit for edit in applied if edit.key == problem.key), None)
-        if cause is not None:
-            return invalid_value(cause.name, cause.value, cause.allowed, problem.message)
-        if len(applied) == 1:
-            return invalid_value(applied[0].name, applied[0].value, applied[0].allowed, f"{other}{problem.message}")
-        return ConfigError(f"cannot set {', '.join(edit.name for edit in applied)}: {other}{problem.message}")
+        causes = [edit for edit in edits if edit[0] == problem.key] or edits
+        key, name, value, allowed = causes[0]
+        why = problem.message if problem.key in {None, key} else f"{plain_name(str(problem.key))}: {problem.message}"
+        if len(causes) == 1:
+            return invalid_value(name, value, allowed, why)
+        return ConfigError(f"cannot set {', '.join(edit[1] for edit in causes)}: {why}")
 
-    _check_names(after)
-    _reject_new_problems(draft, after, rejected)
-    return after
+    return _accept(draft, refresh_descriptions(after), rejected)
 
 
-_FIRST = {"preset": 0, "environments": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    """One edit, with the draft after it, which is not described or checked yet."""
-
-    name: str
-    value: Any
-    draft: Draft
-    key: str
-    allowed: str
-
-
-def _apply_edit(draft: Draft, name: str, value: Any) -> _Edit:
-    if name == "preset":
-        return _Edit(name, value, replace(draft, preset=load_preset(str(value)).name), name, "the name of a preset")
-    if name == "environments":
-        return _Edit(name, value, _with_environments(draft, value), name, _ENVIRONMENTS)
-    target = find_target(draft, name)
-    check_editable(draft, target, name)
-    described = draft_field(Layers.from_draft(draft), target)
-    checked = _validate(draft, target, name, coerce_value(name, described, value))
-    return _Edit(name, value, _apply_change(draft, target, checked), target.key, described.allowed)
+_ORDER = {"preset": 0, "environments": 1}
 
 
 def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
@@ -264,7 +246,7 @@ def _validate(draft: Draft, target: Target, name: str, value: Any) -> Any:
     """The value to store; ConfigError for values that the field allows but a run does not."""
     if target.key == "weight" and target.environment:
         return _check_weight(name, value)
-    if target.key == "evaluation_only" and value and [chosen.name for chosen in draft.trained] == [_name(target)]:
+    if target.key == "evaluation_only" and value and draft.trained == (target.environment,):
         raise ConfigError(f"{name} cannot be true: no environment would be left to train on; add one first")
     kind = load_preset(draft.preset).needs.fields.get(plain_name(target.key))
     if kind in {"model", "folder"}:
@@ -291,10 +273,6 @@ def _apply_change(draft: Draft, target: Target, value: Any) -> Draft:
     return replace(
         draft, environments=tuple(changed if old.name == changed.name else old for old in draft.environments)
     )
-
-
-def _name(target: Target) -> str | None:
-    return target.environment.name if target.environment else None
 
 
 def _check_weight(name: str, value: Any) -> float:
@@ -326,11 +304,14 @@ def _check_names(draft: Draft) -> None:
         )
 
 
-def _reject_new_problems(before: Draft, after: Draft, error: Any) -> None:
+def _accept(before: Draft, after: Draft, error: Callable[[ConfigProblem], ConfigError]) -> Draft:
+    """The draft after an edit; ConfigError for a new problem."""
+    _check_names(after)
     old = find_problems(before)
     for problem in find_problems(after):
         if problem not in old:
             raise error(problem)
+    return after
 
 
 def _free_name(draft: Draft, name: str) -> str:

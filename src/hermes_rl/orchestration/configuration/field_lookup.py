@@ -31,18 +31,12 @@ ENTRY_FIELDS = {
         description="Its share of each batch, relative to the other environments.",
         default=1.0,
         value=1.0,
-        set_by_config_init=False,
-        own=False,
-        readable=True,
     ),
     "evaluation_only": DescribedField(
         *("evaluation_only", "bool", ("boolean",), False, "true or false"),
         description="Only evaluate the policy on it during training, without training groups.",
         default=False,
         value=False,
-        set_by_config_init=False,
-        own=False,
-        readable=True,
     ),
 }
 
@@ -191,9 +185,6 @@ def _describe_model_field(section: str, name: str, layers: Layers) -> DescribedF
         *(name, facts.type, facts.kinds, facts.nullable, facts.allowed, facts.description),
         default=default,
         value=layers.decided().get(f"{section}.{name}", default),
-        set_by_config_init=False,
-        own=False,
-        readable=True,
     )
 
 

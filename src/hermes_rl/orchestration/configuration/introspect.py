@@ -35,10 +35,10 @@ class DescribedField:
     description: str
     default: Any
     value: Any
-    set_by_config_init: bool
-    own: bool
+    set_by_config_init: bool = False
+    own: bool = False
     """Whether only this environment has the field."""
-    readable: bool
+    readable: bool = True
     """Whether `value` is the actual value: no secret was redacted, and it can be represented as JSON."""
 
 

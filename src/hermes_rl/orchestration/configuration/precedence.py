@@ -73,11 +73,11 @@ class Layers:
         """The values of the tinker or engine section, including linked fields."""
         values: Values = {}
         for key, value in {**self.defaults, **self.decided()}.items():
-            values |= dict.fromkeys(_names_in(section, key), value)
+            values |= dict.fromkeys(names_in(section, key), value)
         for name in LINKED_FIELDS:
             value = self.linked_value(name)
             if value is not None and (name != "use_wandb" or self.is_wandb_explicit()):
-                values |= dict.fromkeys(_names_in(section, name), value)
+                values |= dict.fromkeys(names_in(section, name), value)
         if not self.is_wandb_explicit():
             values.pop("use_wandb", None)
         return {name: value for name, value in values.items() if f"{section}.{name}" not in RUN_OWNED_FIELDS}
@@ -171,7 +171,8 @@ def _is_known(chosen: ChosenEnvironment, key: str) -> bool:
     return section != "env" or name in chosen.description.env or not chosen.description.env
 
 
-def _names_in(section: str, key: str) -> list[str]:
+def names_in(section: str, key: str) -> list[str]:
+    """The fields of a section that the key sets."""
     return [path.removeprefix(f"{section}.") for path in paths_of(key) if path.startswith(f"{section}.")]
 
 

@@ -5,20 +5,13 @@ folder only, except for the engine's checkpoints, which are stored with the engi
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.run_file import (
-    RUN_KEY,
-    RUN_KEY_REFERENCE,
-    EngineEntry,
-    EnvironmentEntry,
-    RunFile,
-    part_sections,
-)
+from hermes_rl.orchestration.run_file import RUN_KEY, RUN_TOKEN, EngineEntry, EnvironmentEntry, RunFile, part_sections
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
@@ -45,8 +38,8 @@ def build_plan(run_file: RunFile) -> RunPlan:
 def _api(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
     words = ["--json", "--port", "{port}", "--database", str(paths.database), *_trace_args(run_file)]
     if run_file.reach:
-        words += ["--host", run_file.reach, "--token", RUN_KEY_REFERENCE]
-    return replace(_component("api", Role.API, "api", *words), host=run_file.reach or HOST)
+        words += ["--host", run_file.reach, "--token", RUN_TOKEN]
+    return _component("api", Role.API, "api", *words, host=run_file.reach or HOST)
 
 
 def _trace_args(run_file: RunFile) -> list[str]:
@@ -74,14 +67,14 @@ def _trainer(run_file: RunFile) -> ComponentPlan:
     if run_file.engine is not None:
         words += ["--tinker.base_url", "{url:engine}"]
     words += _trace_args(run_file)
-    return replace(_component("trainer", Role.TRAINER, "trainer", *words, needs=needs), host=run_file.reach or HOST)
+    return _component("trainer", Role.TRAINER, "trainer", *words, needs=needs, host=run_file.reach or HOST)
 
 
 def _environment(run_file: RunFile, entry: EnvironmentEntry) -> ComponentPlan:
     name = run_file.part_of(entry)
     words = [*_settings_args(run_file, name), "--env.rollout_server_url", "{url:api}"]
     words += ["--openai.base_url", "{url:trainer}/v1", *_trace_args(run_file), *_replica_args(run_file, entry)]
-    part = _component(
+    return _component(
         name,
         Role.ENVIRONMENT,
         "serve",
@@ -90,8 +83,8 @@ def _environment(run_file: RunFile, entry: EnvironmentEntry) -> ComponentPlan:
         needs=("api", "trainer"),
         evaluation_only=entry.evaluation_only,
         registers_as=None if len(run_file.environments) == 1 else entry.registers_as or entry.name,
+        asks_with=RUN_KEY if run_file.reach else None,
     )
-    return replace(part, asks_with=RUN_KEY if run_file.reach else None)
 
 
 def _replica_args(run_file: RunFile, entry: EnvironmentEntry) -> list[str]:
@@ -116,15 +109,8 @@ def _export(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
     return _component("export", Role.EXPORT, *words, "--base-url", "{url:engine}", needs=("engine",))
 
 
-def _component(
-    name: str,
-    role: Role,
-    *words: str,
-    needs: tuple[str, ...] = (),
-    evaluation_only: bool = False,
-    registers_as: str | None = None,
-) -> ComponentPlan:
-    return ComponentPlan(name, role, (*PROGRAM, *words), needs, evaluation_only, registers_as, TIMEOUTS[role])
+def _component(name: str, role: Role, *words: str, **fields: Any) -> ComponentPlan:
+    return ComponentPlan(name, role, (*PROGRAM, *words), patience=TIMEOUTS[role], **fields)
 
 
 def _settings_args(run_file: RunFile, part: str) -> list[str]:

@@ -103,7 +103,7 @@ _HOMES = {
     "inference.server_manager": ("ServerManager",),
     "rewards.cases": ("Case", "run_cases"),
     "rewards.composition": ("weighted",),
-    "rewards.cpu_process": ("cpu_reward",),
+    "rewards.cpu_reward": ("cpu_reward",),
     "rewards.judge": ("Judge", "Judgement"),
     "rewards.tool_context": ("ToolContext",),
     "rewards.verification": ("Verdict",),

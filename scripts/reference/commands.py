@@ -12,7 +12,7 @@ from hermes_rl.cli.environment_command import EnvironmentVerb
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.cli.main import hermes_rl as program
 from hermes_rl.cli.recorded_command import RecordedVerb
-from hermes_rl.orchestration.presets import SECTIONS
+from hermes_rl.orchestration.presets.preset import SECTIONS
 
 from .markdown import prose, table
 from .settings import anchor

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import hermes_rl
-from hermes_rl.orchestration.presets import SECTIONS
+from hermes_rl.orchestration.presets.preset import SECTIONS
 
 from .markdown import after, paragraphs
 from .settings import anchor

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hermes_rl.core.config_schema import describe_field
-from hermes_rl.orchestration.presets import SECTIONS, SectionValues, load_preset
+from hermes_rl.orchestration.presets.preset import SECTIONS, SectionValues, load_preset
 
 from .markdown import bars, prose, table
 

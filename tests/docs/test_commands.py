@@ -10,7 +10,7 @@ import pytest
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.core.config_schema import describe_model
 from hermes_rl.environment.loading.loader import bundled_environments, load_environment
-from hermes_rl.orchestration.presets import SECTIONS
+from hermes_rl.orchestration.presets.preset import SECTIONS
 from scripts.links import ROOT, pages
 from scripts.reference import commands
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 import hermes_rl
-from hermes_rl.orchestration.presets import SECTIONS, load_preset, preset_names
+from hermes_rl.orchestration.presets.preset import SECTIONS, load_preset, preset_names
 from scripts.reference import commands, docstring, members, pages, public_names
 
 PAGES = pages()

@@ -58,13 +58,16 @@ def field(description: dict[str, Any], name: str, section: str = "env") -> dict[
 
 def test_a_field_is_told_with_config_inits_value_and_its_range(file: Path) -> None:
     level = field(told(file), "level")
-    assert {name: level[name] for name in ("type", "default", "value", "allowed", "description", "said", "own")} == {
+    assert {
+        name: level[name]
+        for name in ("type", "default", "value", "allowed", "description", "set_by_config_init", "own")
+    } == {
         "type": "int",
         "default": 5,
         "value": 5,
         "allowed": "a whole number from 1 to 9",
         "description": "How hard.",
-        "said": True,
+        "set_by_config_init": True,
         "own": True,
     }
 
@@ -74,8 +77,8 @@ def test_changes_are_merged_over_config_init(file: Path) -> None:
     assert (level["default"], level["value"]) == (5, 7)
 
 
-def test_values_beneath_count_where_config_init_is_silent(file: Path) -> None:
-    description = told(file, beneath={"env": {"level": 9, "group_size": 12}})
+def test_defaults_below_count_where_config_init_is_silent(file: Path) -> None:
+    description = told(file, defaults_below={"env": {"level": 9, "group_size": 12}})
     assert (field(description, "level")["value"], field(description, "group_size")["value"]) == (5, 12)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
-from hermes_rl.console.config_options import parse_flag
+from hermes_rl.console.config_options import ConfigSections, parse_flag, read_sections
 from hermes_rl.environment.resolve_config import resolve_settings
 from tests.support.environments import FileEnv
 
@@ -24,15 +24,15 @@ class ConfiguredEnv(FileEnv):
         return Config(group_size=2, total_steps=2), [APIServerConfig(base_url="http://init/v1", model_name="init")]
 
 
-def yaml_file(folder: Path, text: str) -> Path:
+def config_file(folder: Path, text: str) -> ConfigSections:
     path = folder / "config.yaml"
     path.write_text(text)
-    return path
+    return read_sections(path)
 
 
 def test_the_command_line_goes_over_yaml_over_config_init(tmp_path: Path) -> None:
-    file = yaml_file(tmp_path, "env: {total_steps: 3, seed: 3}\nopenai: {model_name: yaml, timeout: 3}\n")
-    settings = resolve_settings(ConfiguredEnv, file, {"seed": "4", "difficulty": "hard"}, {"timeout": "4"})
+    config = config_file(tmp_path, "env: {total_steps: 3, seed: 3}\nopenai: {model_name: yaml, timeout: 3}\n")
+    settings = resolve_settings(ConfiguredEnv, config, {"seed": "4", "difficulty": "hard"}, {"timeout": "4"})
     env, (endpoint,) = settings.env, settings.endpoints
     assert isinstance(env, Config)
     assert (env.group_size, env.total_steps, env.seed, env.difficulty) == (2, 3, 4, "hard")
@@ -40,16 +40,19 @@ def test_the_command_line_goes_over_yaml_over_config_init(tmp_path: Path) -> Non
 
 
 def test_no_endpoint_anywhere_is_seen() -> None:
-    assert not resolve_settings(FileEnv, None, {}, {}).has_endpoint
-    assert not resolve_settings(FileEnv, None, {}, {"model_name": "m"}).has_endpoint
-    assert resolve_settings(FileEnv, None, {}, {"base_url": "http://x/v1"}).has_endpoint
+    assert not resolve_settings(FileEnv, ConfigSections(), {}, {}).has_endpoint
+    assert not resolve_settings(FileEnv, ConfigSections(), {}, {"model_name": "m"}).has_endpoint
+    assert resolve_settings(FileEnv, ConfigSections(), {}, {"base_url": "http://x/v1"}).has_endpoint
 
 
 def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
-    file = yaml_file(tmp_path, "openai:\n- {base_url: 'http://a/v1'}\n- {base_url: 'http://b/v1'}\n")
-    assert [one.base_url for one in resolve_settings(FileEnv, file, {}, {}).endpoints] == ["http://a/v1", "http://b/v1"]
+    config = config_file(tmp_path, "openai:\n- {base_url: 'http://a/v1'}\n- {base_url: 'http://b/v1'}\n")
+    assert [one.base_url for one in resolve_settings(FileEnv, config, {}, {}).endpoints] == [
+        "http://a/v1",
+        "http://b/v1",
+    ]
     with pytest.raises(ConfigError, match="lists 2 endpoints"):
-        resolve_settings(FileEnv, file, {}, {"model_name": "m"})
+        resolve_settings(FileEnv, config, {}, {"model_name": "m"})
 
 
 @pytest.mark.parametrize(
@@ -64,29 +67,31 @@ def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        resolve_settings(FileEnv, yaml_file(tmp_path, text), {}, {})
+        resolve_settings(FileEnv, config_file(tmp_path, text), {}, {})
 
 
 def test_a_wrong_flag_names_itself_and_its_value() -> None:
     with pytest.raises(ConfigError, match=r"--env.group_size.*got 'many'"):
-        resolve_settings(FileEnv, None, {"group_size": "many"}, {})
+        resolve_settings(FileEnv, ConfigSections(), {"group_size": "many"}, {})
 
 
 def test_a_wrong_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--openai.api_key") as refused:
-        resolve_settings(FileEnv, yaml_file(tmp_path, "openai: {base_url: 'http://x/v1', api_key: 123456789}"), {}, {})
+        resolve_settings(
+            FileEnv, config_file(tmp_path, "openai: {base_url: 'http://x/v1', api_key: 123456789}"), {}, {}
+        )
     assert "123456789" not in str(refused.value)
 
 
 def test_a_wrong_token_of_the_api_is_refused_without_showing_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--env.rollout_server_token") as refused:
-        resolve_settings(FileEnv, yaml_file(tmp_path, "env: {rollout_server_token: 123456789}"), {}, {})
+        resolve_settings(FileEnv, config_file(tmp_path, "env: {rollout_server_token: 123456789}"), {}, {})
     assert "123456789" not in str(refused.value)
 
 
 def test_two_ways_to_choose_tools_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="mutually exclusive"):
-        resolve_settings(FileEnv, None, {"enabled_toolsets": "file", "distribution": "default"}, {})
+        resolve_settings(FileEnv, ConfigSections(), {"enabled_toolsets": "file", "distribution": "default"}, {})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes_rl.console.config_options import section_values
+from hermes_rl.console.config_options import read_sections
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import resolve_settings
 from hermes_rl.version import __version__
@@ -116,7 +116,7 @@ def test_the_api_is_reached_by_the_name_and_port_that_workers_are_told() -> None
 def test_the_settings_in_the_config_map_are_settings_of_serve(tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(one("ConfigMap")["data"]["serve.yaml"])
-    settings = resolve_settings(load_environment("terminal_test"), path, section_values({}, "env"), {})
+    settings = resolve_settings(load_environment("terminal_test"), read_sections(path), {}, {})
     assert settings.env.stop_timeout < 30
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SETTINGS = {"max_content_width": 110}
 _LONGEST_VALUE = 60
 # A run's trainer returns sampled tokens; an environment's own endpoint settings take precedence.
-_IN_A_RUN = {"beneath": {"openai": {"server_type": "sglang"}}}
+_IN_A_RUN = {"defaults_below": {"openai": {"server_type": "sglang"}}}
 
 
 @click.group(context_settings=_SETTINGS)
@@ -96,7 +96,7 @@ def _show(found: DiscoveredEnvironment, description: "Description | None", *, wh
     if description is None:
         return
     for section, fields in (("env", description.env), ("openai", description.openai)):
-        shown = [field for field in fields.values() if whole or field.said or field.own]
+        shown = [field for field in fields.values() if whole or field.set_by_config_init or field.own]
         if shown:
             click.echo(f"\n{section}:")
         for field in shown:

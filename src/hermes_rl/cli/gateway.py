@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import resolve_section, section_options, section_values
+from hermes_rl.console.config_options import ConfigSections, resolve_section, section_options, section_values
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -59,8 +59,7 @@ def _run(
     from hermes_rl.rollout.token_requirements import require_exact_tokens
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    given = {name: text for name, text in flags.items() if text is not None}
-    endpoint = resolve_section(APIServerConfig(), "openai", None, section_values(given, "openai"))
+    endpoint = resolve_section(APIServerConfig(), "openai", ConfigSections(), section_values(flags, "openai"))
     if endpoint.base_url is None:
         raise ConfigError("no model server; pass --openai.base_url URL and --openai.server_type vllm or sglang")
     for flag, secret in (("--token", token), ("--openai.api_key", endpoint.api_key)):

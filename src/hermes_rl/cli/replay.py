@@ -23,7 +23,7 @@ from the record are shown. At the end the reward scores the new sandbox. The exi
 
 
 def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
     from hermes_rl.environment.prebuild import NO_MODEL
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 
@@ -39,16 +39,13 @@ def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click
             help="Select a rollout of the group by number, from 0.",
         ),
         click.Option(["--step"], is_flag=True, help="Wait for Enter after each step."),
-        click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
-        ),
+        config_option("Read the section env from a YAML file."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as one JSON object."),
         *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(group: str, rollout: int, step: bool, config_file: Path | None, as_json: bool, **flags: str | None) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
         chosen = _group(path, group)
         if not 0 <= rollout < len(chosen.rollouts):
             raise ConfigError(f"--rollout {rollout}: group {chosen.id} has rollouts 0 to {len(chosen.rollouts) - 1}")

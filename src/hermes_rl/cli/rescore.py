@@ -26,7 +26,7 @@ changed. The exit code is 1 if a rollout lost its score."""
 
 
 def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
     from hermes_rl.environment.prebuild import without_health_checks
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.evaluation.rescore import RescoreSource
@@ -43,9 +43,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
             help="Select what to score from.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."),
-        click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
-        ),
+        config_option("Read the section env from a YAML file."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the changes as one JSON object."),
         *section_options("env", config_defaults(environment)[0]),
     ]
@@ -53,8 +51,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
     def run(
         output: Path | None, source: str, overwrite: bool, config_file: Path | None, as_json: bool, **flags: str | None
     ) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
         target = output or path.with_suffix(".rescored.jsonl")
         if target.exists():
             if not overwrite or target.samefile(path):

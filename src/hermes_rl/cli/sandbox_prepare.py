@@ -19,21 +19,18 @@ Needs no model. Items with the same image, files and setup in their sandbox_spec
 
 
 def prepare_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
     from hermes_rl.environment.prebuild import NO_MODEL
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 
     options: list[click.Parameter] = [
-        click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="Read the section env from a YAML file."
-        ),
+        config_option("Read the section env from a YAML file."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         *section_options("env", config_defaults(environment)[0]),
     ]
 
     def run(config_file: Path | None, as_json: bool, **flags: str | None) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(environment, config_file, section_values(given, "env"), {})
+        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
         prepared = run_async(
             _prepare(environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL]))
         )

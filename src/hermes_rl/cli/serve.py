@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+import yaml
 
 from hermes_rl.cli.environment_command import environment_mode
-from hermes_rl.console.config_options import section_values
+from hermes_rl.console.config_options import ConfigSections, section_values
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
 from hermes_rl.environment.ask_endpoint import choose_endpoint
 from hermes_rl.environment.command import mode_command
 from hermes_rl.environment.resolve_config import Settings, resolve_settings
+from hermes_rl.orchestration.run_file import PART_HELP, read_part
 from hermes_rl.rollout.environment_protocol import Environment
 
 if TYPE_CHECKING:
@@ -70,17 +72,18 @@ def serve_command(environment: type[Environment]) -> click.Command:
     serve_alone = cast("Callable[..., int]", own.callback)
     names = [str(option.name) for option in OPTIONS]
 
-    def run(**values: Any) -> int:
+    def run(config_file: Path | None, part: str | None, **values: Any) -> int:
+        config = read_part(config_file, part)
         replica_options = {name: values.pop(name) for name in names}
         if replica_options["replicas"] is None:
             _check_alone(replica_options)
-            return serve_alone(**values)
-        return _replicas(environment, str(click.get_current_context().obj), replica_options, values)
+            return serve_alone(config_file=config_file, config=config, **values)
+        return _replicas(environment, str(click.get_current_context().obj), config, replica_options, values)
 
     return click.Command(
         "serve",
         callback=run,
-        params=[*own.params, *OPTIONS],
+        params=[*own.params, click.Option(["--part"], help=PART_HELP), *OPTIONS],
         help=own.help,
         context_settings=own.context_settings,
     )
@@ -90,16 +93,20 @@ serve = environment_mode("serve", serve_command)
 
 
 def _replicas(
-    environment: type[Environment], reference: str, replica_options: dict[str, Any], values: dict[str, Any]
+    environment: type[Environment],
+    reference: str,
+    config: ConfigSections,
+    replica_options: dict[str, Any],
+    values: dict[str, Any],
 ) -> int:
     from hermes_rl.orchestration.replicas.controller import FleetTask, run_fleet
     from hermes_rl.orchestration.replicas.shards import resolve_shards
     from hermes_rl.orchestration.replicas.types import FleetTimeouts
     from hermes_rl.rollout.token_requirements import require_exact_tokens
 
-    config_file, as_json, trace = values.pop("config_file"), values.pop("as_json"), values.pop("trace")
+    as_json, trace = values.pop("as_json"), values.pop("trace")
     given = {name: text for name, text in values.items() if text is not None}
-    settings = resolve_settings(environment, config_file, section_values(given, "env"), section_values(given, "openai"))
+    settings = resolve_settings(environment, config, section_values(given, "env"), section_values(given, "openai"))
     if not settings.has_endpoint:
         settings = Settings(settings.env, (choose_endpoint(),))
     _check(settings)
@@ -112,7 +119,7 @@ def _replicas(
     )
     arguments = [*_arguments(given, trace), *_weight_arguments(settings, shards)]
     serve_dir = _relative_serve_dir(settings.env.serve_dir)
-    worker_spec = _worker_spec(reference, config_file, arguments, shards, serve_dir, replica_options["replica_key"])
+    worker_spec = _worker_spec(reference, config, arguments, shards, serve_dir, replica_options["replica_key"])
     patience = FleetTimeouts(drain_timeout=settings.env.stop_timeout + DRAIN_GRACE)
     name = replica_options["name"] or environment.display_name()
     task = FleetTask(
@@ -166,7 +173,7 @@ def _relative_serve_dir(serve_dir: str | None) -> str | None:
 
 
 def _worker_spec(
-    reference: str, config_file: Path | None, arguments: list[str], shards: int, serve_dir: str | None, keys: list[str]
+    reference: str, config: ConfigSections, arguments: list[str], shards: int, serve_dir: str | None, keys: list[str]
 ) -> "WorkerSpec":
     from hermes_rl.orchestration.keys import find_key
     from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
@@ -177,9 +184,10 @@ def _worker_spec(
     found = {key: find_key(key) for key in keys}
     if missing := [key for key, value in found.items() if value is None]:
         raise ConfigError(f"--replica-key {missing[0]}: no such key; set it with `hermes-rl config set {missing[0]}`")
-    config = None if config_file is None else config_file.read_text()
+    # The same sections give the same text: its hash names the workers to adopt.
+    text = yaml.safe_dump(dict(config.values), sort_keys=False) if config.values else None
     variables = {key: value for key, value in found.items() if value}
-    return WorkerSpec(reference, tuple(arguments), shards, config, serve_dir, variables)
+    return WorkerSpec(reference, tuple(arguments), shards, text, serve_dir, variables)
 
 
 def _check_alone(replica_options: dict[str, Any]) -> None:

@@ -11,23 +11,35 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import resolve_section, section_options, section_values, trace_option
+from hermes_rl.console.config_options import (
+    config_option,
+    resolve_section,
+    section_options,
+    section_values,
+    trace_option,
+)
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel
 from hermes_rl.console.run_command import run_async, warn
 from hermes_rl.core import fast_json
-from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.orchestration.run_file import PART_HELP, read_part
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
 STOP_SECONDS = 600.0
-SECRETS = ("api_key", "rollout_server_token", "inference_token")
 SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 
 
 def _run(
-    config_file: Path | None, run_name: str, stay: bool, as_json: bool, trace: str | None, **flags: str | None
+    config_file: Path | None,
+    part: str | None,
+    run_name: str,
+    stay: bool,
+    as_json: bool,
+    trace: str | None,
+    **flags: str | None,
 ) -> None:
     """Train a policy on batches from a trajectory API: GRPO with LoRA, through the Tinker API.
 
@@ -40,9 +52,9 @@ def _run(
     from hermes_rl.training.run_folder import RunFolder
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    given = {name: text for name, text in flags.items() if text is not None}
-    settings = resolve_section(TrainerSettings(), "tinker", config_file, section_values(given, "tinker"))
-    for name in SECRETS:
+    config = read_part(config_file, part)
+    settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
+    for name in SECRET_FIELDS:
         value = getattr(settings, name)
         if value and is_literal(value):
             click.echo(f"warning: --tinker.{name} holds a literal secret; use env:NAME or file:PATH", err=True)
@@ -136,11 +148,8 @@ trainer = click.Command(
     callback=_run,
     help=_run.__doc__,
     params=[
-        click.Option(
-            ["--config", "config_file"],
-            type=click.Path(path_type=Path),
-            help="Read the section tinker from a YAML file.",
-        ),
+        config_option("Read the section tinker from a YAML file."),
+        click.Option(["--part"], help=PART_HELP),
         click.Option(
             ["--run", "run_name"],
             default="default",

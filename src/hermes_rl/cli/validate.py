@@ -28,18 +28,14 @@ KINDS = {AgentKind.CHEAT: "cheat: ", AgentKind.OWN_CHEAT: "your cheat: "}
 
 
 def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import section_options, section_values
+    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.inference.config import APIServerConfig
     from hermes_rl.validation.validate import ITEMS
 
     env_default, endpoints = config_defaults(environment)
     options: list[click.Parameter] = [
-        click.Option(
-            ["--config", "config_file"],
-            type=click.Path(path_type=Path),
-            help="Read the sections env and openai from a YAML file.",
-        ),
+        config_option("Read the sections env and openai from a YAML file."),
         click.Option(
             ["--items"],
             type=click.IntRange(min=1),
@@ -52,9 +48,8 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
     ]
 
     def run(config_file: Path | None, items: int, as_json: bool, **flags: str | None) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
         settings = resolve_settings(
-            environment, config_file, section_values(given, "env"), section_values(given, "openai")
+            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
         )
         report = run_async(_validate(environment, settings, items))
         print_report(report)

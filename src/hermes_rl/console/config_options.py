@@ -5,6 +5,7 @@ Errors on unknown fields suggest the closest known one.
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -15,12 +16,24 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticUndefined
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import SECRET_FIELDS
 
 Model = TypeVar("Model", bound=BaseModel)
 
 SECTIONS = ("env", "openai", "tinker")
-SECRETS = {"api_key", "inference_token", "rollout_server_token"}
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSections:
+    """Values by section; `source` names their file in errors."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+
+def config_option(help_text: str) -> click.Option:
+    return click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help=help_text)
 
 
 def trace_option() -> click.Option:
@@ -39,20 +52,23 @@ def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
     ]
 
 
-def section_values(flags: dict[str, str], section: str) -> dict[str, str]:
-    """The flags of one section, by field name."""
-    return {name.removeprefix(f"{section}__"): text for name, text in flags.items() if name.startswith(f"{section}__")}
+def section_values(flags: Mapping[str, str | None], section: str) -> dict[str, str]:
+    """The flags of one section that were given, by field name."""
+    prefix = f"{section}__"
+    given = {name: text for name, text in flags.items() if text is not None}
+    return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
 
 
-def resolve_section(default: Model, section: str, file: Path | None, flags: Mapping[str, str]) -> Model:
-    """Merge one section of a YAML file with flags, for commands without an environment."""
-    values = check_fields(
-        (read_yaml(file) if file else {}).get(section) or {}, type(default), f"{file}, section {section}"
-    )
+def resolve_section(default: Model, section: str, config: ConfigSections, flags: Mapping[str, str]) -> Model:
+    """Merge one section with flags, for commands without an environment."""
+    values = check_fields(config.values.get(section) or {}, type(default), f"{config.source}, section {section}")
     return merge_fields(default, values | parse_flags(type(default), flags), section)
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
+def read_sections(file: Path | None) -> ConfigSections:
+    """The sections of the file given with --config, if any."""
+    if file is None:
+        return ConfigSections()
     try:
         values = yaml.safe_load(file.read_text()) or {}
     except OSError as error:
@@ -62,7 +78,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
         found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
-    return values
+    return ConfigSections(values, str(file))
 
 
 def parse_flag(annotation: Any, text: str) -> Any:
@@ -109,7 +125,7 @@ def _problem(section: str, problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if not field:
         return str(problem["msg"])
-    got = "" if SECRETS & set(problem["loc"]) else f", got {problem['input']!r}"
+    got = "" if set(SECRET_FIELDS) & set(problem["loc"]) else f", got {problem['input']!r}"
     return f"--{section}.{field}: {problem['msg']}{got}"
 
 

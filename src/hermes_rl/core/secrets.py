@@ -9,6 +9,8 @@ from pathlib import Path
 from hermes_rl.core.errors import ConfigError
 
 HIDDEN = "**********"
+SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token")
+"""The settings that hold a secret."""
 
 
 def is_literal(value: str) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import section_options, section_values, trace_option
+from hermes_rl.console.config_options import (
+    ConfigSections,
+    config_option,
+    read_sections,
+    section_options,
+    section_values,
+    trace_option,
+)
 from hermes_rl.console.run_command import run_async, run_click, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
@@ -51,9 +58,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     env_default, endpoints = config_defaults(environment)
     endpoint = endpoints[0] if endpoints else APIServerConfig()
     options: list[click.Parameter] = [
-        click.Option(
-            ["--config", "config_file"], type=click.Path(path_type=Path), help="YAML file with env and openai."
-        ),
+        config_option("YAML file with env and openai."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         trace_option(),
     ]
@@ -70,12 +75,11 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         trace: str | None,
         resume: bool = False,
         overwrite: bool = False,
+        config: ConfigSections | None = None,
         **flags: str | None,
     ) -> int:
-        given = {name: text for name, text in flags.items() if text is not None}
-        settings = resolve_settings(
-            environment, config_file, section_values(given, "env"), section_values(given, "openai")
-        )
+        config = config or read_sections(config_file)
+        settings = resolve_settings(environment, config, section_values(flags, "env"), section_values(flags, "openai"))
         if not settings.has_endpoint:
             settings = Settings(settings.env, (choose_endpoint(),))
         _warn_about_literal_keys(settings)

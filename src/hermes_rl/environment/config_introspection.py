@@ -1,8 +1,9 @@
 """Describes an environment's configuration: `python -m hermes_rl.environment.config_introspection REFERENCE`.
 
 orchestration/configuration/introspect.py runs it in a subprocess. It reads JSON from standard input: changes of `env`
-and `openai`, and under `beneath` values that config_init overrides. It writes one JSON object with `description` or
-`error`. Standard output holds nothing else, whatever the environment's code prints, and literal secrets are hidden.
+and `openai`, and under `defaults_below` values that config_init overrides. It writes one JSON object with
+`description` or `error`. Standard output holds nothing else, whatever the environment's code prints, and literal
+secrets are hidden.
 """
 
 import asyncio
@@ -74,9 +75,9 @@ def describe_environment(reference: str, changes: Mapping[str, Any]) -> dict[str
     environment = load_environment(reference)
     env_default, endpoints = config_defaults(environment)
     endpoint_default = endpoints[0] if endpoints else APIServerConfig()
-    beneath = changes.get("beneath") or {}
-    env, problems = _merge(env_default, beneath.get("env") or {}, changes.get("env") or {}, "env")
-    endpoint, more = _merge(endpoint_default, beneath.get("openai") or {}, changes.get("openai") or {}, "openai")
+    defaults_below = changes.get("defaults_below") or {}
+    env, problems = _merge(env_default, defaults_below.get("env") or {}, changes.get("env") or {}, "env")
+    endpoint, more = _merge(endpoint_default, defaults_below.get("openai") or {}, changes.get("openai") or {}, "openai")
     problems += more
     if not problems:
         problems += _find_problems(environment, env, endpoint)
@@ -91,11 +92,11 @@ def describe_environment(reference: str, changes: Mapping[str, Any]) -> dict[str
 
 
 def _merge(
-    base: Model, beneath: Mapping[str, Any], over: Mapping[str, Any], section: str
+    base: Model, defaults_below: Mapping[str, Any], over: Mapping[str, Any], section: str
 ) -> tuple[Model, list[Problem]]:
     """The model with the changes applied; the unchanged model and the problems if they are invalid."""
     explicit = base.model_dump(exclude_unset=True)
-    known = {name: value for name, value in beneath.items() if name in type(base).model_fields}
+    known = {name: value for name, value in defaults_below.items() if name in type(base).model_fields}
     try:
         return type(base).model_validate({**known, **explicit, **over}), []
     except ValidationError as error:
@@ -132,7 +133,7 @@ def _fields(base: BaseModel, now: BaseModel, known: type[BaseModel]) -> list[dic
             "description": facts.description,
             "default": before.get(name, NOT_JSON),
             "value": after.get(name, NOT_JSON),
-            "said": name in base.model_fields_set,
+            "set_by_config_init": name in base.model_fields_set,
             "own": name not in known.model_fields,
             "readable": name in before and name in after and not _contains_secret(after[name]),
         }

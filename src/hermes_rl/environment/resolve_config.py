@@ -5,12 +5,11 @@ Unknown keys are rejected with a suggestion, and every value is validated by its
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from hermes_rl.console.config_options import check_fields, merge_fields, parse_flags, read_yaml
+from hermes_rl.console.config_options import ConfigSections, check_fields, merge_fields, parse_flags
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.rollout.config import HermesAgentEnvConfig
@@ -29,24 +28,24 @@ class Settings:
 
 def resolve_settings(
     environment: type[Environment],
-    file: Path | None,
+    config: ConfigSections,
     env_flags: Mapping[str, str],
     openai_flags: Mapping[str, str],
 ) -> Settings:
     """The settings of one command; ConfigError names the invalid field and where it was set."""
     env_default, endpoints_default = config_defaults(environment)
-    sections = read_yaml(file) if file else {}
-    env_values = check_fields(sections.get("env") or {}, type(env_default), f"{file}, section env")
+    env_values = check_fields(config.values.get("env") or {}, type(env_default), f"{config.source}, section env")
     env = merge_fields(env_default, env_values | parse_flags(type(env_default), env_flags), "env")
-    from_yaml = sections.get("openai") or {}
+    from_yaml = config.values.get("openai") or {}
     yaml_endpoints = from_yaml if isinstance(from_yaml, list) else [from_yaml]
     for values in yaml_endpoints:
-        check_fields(values, APIServerConfig, f"{file}, section openai")
+        check_fields(values, APIServerConfig, f"{config.source}, section openai")
     flags = parse_flags(APIServerConfig, openai_flags)
     if isinstance(from_yaml, list) and len(from_yaml) > 1:
         if flags:
             raise ConfigError(
-                f"{file} lists {len(from_yaml)} endpoints, so --openai.* flags are ambiguous; change the file instead"
+                f"{config.source} lists {len(from_yaml)} endpoints, so --openai.* flags are ambiguous; change the file "
+                "instead"
             )
         return Settings(env, tuple(merge_fields(APIServerConfig(), values, "openai") for values in from_yaml))
     overrides = (yaml_endpoints[0] if yaml_endpoints else {}) | flags

@@ -1,4 +1,4 @@
-"""The run file: every value of every part of a run, in one readable YAML file.
+"""The run file: every value of every part of a run, in one readable YAML file. The parts read it when they start.
 
 Always true: it contains no secret and no process address, so the same file can start the run again.
 """
@@ -10,7 +10,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hermes_rl.console.config_options import ConfigSections, read_sections
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.run_paths import RunPaths
+
+# The components' token for each other when they listen on a reachable address.
+RUN_KEY = "HERMES_RL_RUN_TOKEN"
+RUN_TOKEN = f"env:{RUN_KEY}"
+PART_HELP = "With --config RUN.yaml: read the settings of this component of the run."
 
 
 class EnvironmentEntry(BaseModel):
@@ -95,6 +102,33 @@ class RunFile(BaseModel):
         temporary = path.with_name(f"{path.name}.part")
         temporary.write_text(self.as_yaml())
         temporary.replace(path)
+
+
+def part_sections(run_file: RunFile, part: str) -> dict[str, dict[str, Any]]:
+    """The settings of one component by section: its values in the run file, its folder, its address and its token."""
+    if part == "trainer":
+        tinker = dict(run_file.tinker)
+        if run_file.reach:
+            tinker["host"] = run_file.reach
+            tinker["inference_token"] = tinker["rollout_server_token"] = RUN_TOKEN
+        return {"tinker": tinker}
+    for entry in run_file.environments:
+        if run_file.part_of(entry) == part:
+            env = {**entry.env, "serve_dir": str(RunPaths(run_file.run_id).serving(part))}
+            openai = dict(entry.openai)
+            if run_file.reach:
+                env["rollout_server_token"] = openai["api_key"] = RUN_TOKEN
+            return {"env": env, "openai": openai}
+    raise ConfigError(f"run {run_file.run_id} has no component {part!r} with settings")
+
+
+def read_part(file: Path | None, part: str | None) -> ConfigSections:
+    """The sections that a command gets with --config, or with --config and --part from a run file."""
+    if part is None:
+        return read_sections(file)
+    if file is None:
+        raise ConfigError("--part needs --config with the run.yaml of a run")
+    return ConfigSections(part_sections(read_run_file(file), part), str(file))
 
 
 def read_run_file(path: Path) -> RunFile:

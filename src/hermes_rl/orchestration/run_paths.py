@@ -33,7 +33,7 @@ class RunPaths:
 
     @property
     def file(self) -> Path:
-        """The run's full configuration: run_file.py."""
+        """The run's full configuration, which its parts read: run_file.py."""
         return self.folder / "run.yaml"
 
     @property
@@ -75,7 +75,7 @@ class RunPaths:
         return self.folder / "curve.png"
 
     def part(self, part: str) -> Path:
-        """Files of one part other than its log: its configuration and its shim's state."""
+        """Files of one part other than its log: its shim's state, and what an environment serves."""
         return self.folder / "parts" / part
 
     def serving(self, part: str) -> Path:

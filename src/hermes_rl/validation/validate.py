@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.console.config_options import ConfigSections
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.core.trajectory import Reward, Span, validate_reward
 from hermes_rl.environment.base import HermesAgentBaseEnv
@@ -55,7 +56,7 @@ def validate_environment(
     environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, **config: Any
 ) -> ValidationReport:
     """Validate an environment class; `config` overrides its config_init. For synchronous code and tests."""
-    settings = resolve_settings(environment, None, {}, {})
+    settings = resolve_settings(environment, ConfigSections(), {}, {})
     env_config = type(settings.env).model_validate(settings.env.model_dump() | config)
     return asyncio.run(run_validation(environment, Settings(env_config, settings.endpoints), items=items))
 

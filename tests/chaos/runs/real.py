@@ -12,6 +12,7 @@ from typing import Any
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.commands import resume_run, start_run
+from hermes_rl.rollout.config import ENDLESS
 from scripts.hf_model import model_folder
 from tests.chaos.runs.stage import Stage
 from tests.support.skyrl_engine import skyrl_environment
@@ -65,13 +66,16 @@ def _run_file(environment: Path, steps: int) -> RunFile:
         "max_token_length": 256,
         "group_size": 8,
         "use_wandb": False,
+        "total_steps": ENDLESS,
+        "stop_timeout": 20,
     }
+    openai = {"server_type": "vllm", "model_name": model}
     tinker = {"base_model": model, "lora_rank": 8, "batch_size": 16, "total_steps": steps, "max_staleness": 1}
     return RunFile(
         run_id="real",
         name="real",
         preset="laptop",
-        environments=(EnvironmentEntry(name="plain_text", reference=str(ENVIRONMENT), env=env),),
+        environments=(EnvironmentEntry(name="plain_text", reference=str(ENVIRONMENT), env=env, openai=openai),),
         tinker={**tinker, "learning_rate": 0.005, "use_wandb": False},
         engine=EngineEntry(model=model, environment=str(environment), rank=8, adapters=16, samples=32, micro_batch=32),
     )

@@ -16,6 +16,7 @@ from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
 from hermes_rl.orchestration.supervision.commands import start_run
 from hermes_rl.orchestration.supervision.plan_builder import build_plan
+from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.sandbox.process_tree import all_pids, children, descendants
 from tests.chaos.runs.stage import SERVICES, Stage
 from tests.chaos.stack import chaos_env
@@ -106,9 +107,13 @@ class Scene(Stage):
             "terminal_backend": "bubblewrap",
             "pace_file": str(self._aside / "pace"),
             "seed": seed,
+            "total_steps": ENDLESS,
+            "stop_timeout": 20,
         }
         tinker = {"base_model": self._model, "lora_rank": 8, "batch_size": BATCH, "total_steps": steps}
-        entry = EnvironmentEntry(name=chaos_env.ChaosEnv.name, reference=str(Path(chaos_env.__file__)), env=env)
+        openai = {"server_type": "vllm", "model_name": self._model}
+        reference = str(Path(chaos_env.__file__))
+        entry = EnvironmentEntry(name=chaos_env.ChaosEnv.name, reference=reference, env=env, openai=openai)
         return RunFile(
             run_id=RUN,
             name=RUN,

@@ -4,6 +4,7 @@ import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from hermes_rl.cli.run.start_options import parse_weight
 from hermes_rl.console.panel import render_panel
 from hermes_rl.console.run_command import run_click
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.status.status import status
@@ -171,6 +173,16 @@ def test_a_dry_run_shows_the_run_and_starts_nothing(verb: tuple[str, ...], model
     assert made["tinker"]["total_steps"] == 3
     assert made["environments"][0]["name"] == "plain_text"
     assert not RunPaths(made["run_id"]).folder.exists()
+
+
+def test_a_command_with_three_changes_describes_the_environment_twice(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = Mock(wraps=introspect.describe)
+    monkeypatch.setattr(introspect, "describe", describe)
+    changes = [word for text in (f"base_model={model}", "batch_size=64", "group_size=4") for word in ("--set", text)]
+    assert typed("run", "start", str(ENVIRONMENT), "--preset", "laptop", *changes, "--dry-run") == 0
+    assert describe.call_count == 2
 
 
 def test_several_environments_are_given_with_their_weights(model: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes_rl.orchestration.keys import key_file, set_key
-from hermes_rl.orchestration.supervision.plan_builder import RUN_KEY
+from hermes_rl.orchestration.run_file import RUN_KEY
 from tests.orchestration.replicas.ray_cluster import RayCluster
 from tests.support.tiny_runs import (
     ENVIRONMENT,

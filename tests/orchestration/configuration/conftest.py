@@ -27,9 +27,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def described_here() -> Iterator[None]:
     def describe(reference: str, changes: Mapping[str, Any]) -> Description:
-        asked = fast_json.loads(fast_json.dumps(changes))
+        sent = fast_json.loads(fast_json.dumps(changes))
         return parse_description(
-            fast_json.loads(fast_json.dumps(config_introspection.describe_environment(reference, asked))), asked
+            fast_json.loads(fast_json.dumps(config_introspection.describe_environment(reference, sent))), sent
         )
 
     @cache

@@ -1,15 +1,18 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-import yaml
 
+from hermes_rl.console.config_options import resolve_section
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import resolve_settings
-from hermes_rl.orchestration.configuration.build import build_run_file, needed_keys
+from hermes_rl.orchestration.configuration import introspect
+from hermes_rl.orchestration.configuration.build import build_run_file
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
-from hermes_rl.orchestration.run_file import RunFile, read_run_file
+from hermes_rl.orchestration.configuration.view import draft_view
+from hermes_rl.orchestration.run_file import RunFile, read_part, read_run_file
 from hermes_rl.training.config import TrainerSettings
 from tests.orchestration.configuration.environments import PLAIN, model_folder, written
 
@@ -53,12 +56,14 @@ def test_its_parts_take_it_as_it_is(laptop: Draft, tmp_path: Path) -> None:
 
 def parts_of(run: RunFile, folder: Path) -> TrainerSettings:
     """The run as its parts read it; an error where one of them refuses it."""
+    file = folder / "run.yaml"
+    run.write(file)
     for one in run.environments:
-        file = folder / "part.yaml"
-        file.write_text(yaml.safe_dump({"env": one.env, "openai": one.openai}))
-        settings = resolve_settings(load_environment(one.reference), file, {}, {"base_url": "http://127.0.0.1:1/v1"})
+        sections = read_part(file, run.part_of(one))
+        url = {"base_url": "http://127.0.0.1:1/v1"}
+        settings = resolve_settings(load_environment(one.reference), sections, {}, url)
         assert settings.endpoints[0].server_type == "vllm"
-    return TrainerSettings.model_validate(run.tinker)
+    return resolve_section(TrainerSettings(), "tinker", read_part(file, "trainer"), {})
 
 
 def test_it_is_the_same_when_it_is_read_again(laptop: Draft, tmp_path: Path) -> None:
@@ -125,7 +130,7 @@ def test_a_run_is_given_the_keys_it_may_use(draft: Draft, laptop: Draft) -> None
 
 
 def test_a_key_is_needed_only_where_the_preset_says_so(draft: Draft, laptop: Draft) -> None:
-    assert (needed_keys(draft), needed_keys(laptop)) == (("TINKER_API_KEY",), ())
+    assert [draft_view(one)["needed_keys"] for one in (draft, laptop)] == [["TINKER_API_KEY"], []]
 
 
 def test_keys_that_settings_refer_to_are_given_too(laptop: Draft) -> None:
@@ -162,6 +167,24 @@ def test_a_file_that_changed_is_taken_as_it_is(described_here: None, tmp_path: P
     found = written(tmp_path, PLAIN.replace("level=5", "level=6"))
     one = build_run_file(draft).environments[0]
     assert (one.id, one.env["level"]) == (found.id, 6)
+
+
+def test_a_run_waits_20_seconds_for_rollouts_at_a_stop_unless_it_is_set(
+    described_here: None, tmp_path: Path, draft: Draft
+) -> None:
+    own = new_draft(written(tmp_path, PLAIN.replace("level=5", "level=5, stop_timeout=30"), name="own"))
+    drafts = draft, own, edit_field(draft, "stop_timeout", 45)
+    assert [build_run_file(one).environments[0].env["stop_timeout"] for one in drafts] == [20, 30, 45]
+
+
+@pytest.mark.parametrize(("stored", "count"), [(False, 0), (True, 1)])
+def test_only_a_stored_draft_is_described_again(
+    draft: Draft, monkeypatch: pytest.MonkeyPatch, stored: bool, count: int
+) -> None:
+    describe = Mock(wraps=introspect.describe)
+    monkeypatch.setattr(introspect, "describe", describe)
+    build_run_file(draft, stored=stored)
+    assert describe.call_count == count
 
 
 def test_the_environments_own_trainer_fields_are_not_mixed_up(described_here: None, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.configuration.draft import Draft
-from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
+from hermes_rl.orchestration.configuration.edit import edit_field, edit_fields, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.discovery.types import BaseClassKind
 from tests.orchestration.configuration.environments import model_folder, written
@@ -197,3 +199,23 @@ def test_a_home_folder_in_a_models_path_is_written_out(laptop: Draft, tmp_path: 
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = model_folder(tmp_path)
     assert value_of(edit_field(laptop, "base_model", "~/model"), "base_model") == folder
+
+
+def test_several_edits_are_described_once(draft: Draft, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = Mock(wraps=introspect.describe)
+    monkeypatch.setattr(introspect, "describe", describe)
+    after = edit_fields(draft, [("group_size", 4), ("level", 2), ("batch_size", 64)])
+    assert describe.call_count == 1
+    assert [value_of(after, name) for name in ("group_size", "level", "batch_size")] == [4, 2, 64]
+
+
+def test_edits_that_are_valid_only_together_are_accepted_in_any_order(draft: Draft) -> None:
+    assert value_of(edit_fields(draft, [("low", 50), ("high", 60)]), "low") == 50
+    assert value_of(edit_fields(draft, [("learning_rate", 0.01), ("preset", "laptop")]), "learning_rate") == 0.01
+
+
+def test_the_refusal_of_several_edits_names_the_wrong_one_or_all(draft: Draft) -> None:
+    with pytest.raises(ConfigError, match=r"group_size cannot be 1: .*it takes a whole number from 2"):
+        edit_fields(draft, [("level", 2), ("group_size", 1)])
+    with pytest.raises(ConfigError, match=r"cannot set level, low: low 11 must not be more than high 10"):
+        edit_fields(draft, [("level", 2), ("low", 11)])

@@ -9,7 +9,7 @@ from hermes_rl.orchestration.configuration.build import build_run_file
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
-from hermes_rl.orchestration.presets import user_presets_dir
+from hermes_rl.orchestration.presets.preset import user_presets_dir
 from tests.orchestration.configuration.environments import PLAIN, written
 
 

@@ -101,12 +101,12 @@ async def test_the_part_of_a_run_serves_from_replicas_and_keeps_their_files_in_t
     monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
     async with staged(tmp_path) as stage:
         values = {**SETTINGS, "items": 12, "tokenizer_name": str(tmp_path / "tokenizer")}
-        entry = EnvironmentEntry(
-            name="numbers", reference=str(ENVIRONMENT), env=values, openai={"model_name": "scripted", "api_key": None}
-        )
+        openai = {"model_name": "scripted", "server_type": "vllm"}
+        entry = EnvironmentEntry(name="numbers", reference=str(ENVIRONMENT), env=values, openai=openai)
         run_file = RunFile(
             run_id="r1", name="one", preset="laptop", environments=(entry,), replicas=ReplicasEntry(count=2)
         )
+        run_file.write(RunPaths("r1").file)
         [part] = [part for part in build_plan(run_file).parts if part.name == "env"]
         command = stage.run(fill_command(part.command, None, {"api": stage.api, "trainer": stage.model.root}))
         assert await finished(command) == 0, command.said

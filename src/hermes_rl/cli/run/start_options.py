@@ -10,12 +10,11 @@ import click
 from hermes_rl.console.config_options import TRACE
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.configuration.edit import add_environment, edit_field, new_draft
+from hermes_rl.orchestration.configuration.build import prepare_run_file
+from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.rl_tools.preflight import prepare_run_file
-from hermes_rl.orchestration.run_file import ReplicasEntry, RunFile
-from hermes_rl.orchestration.supervision.plan_builder import RUN_KEY
+from hermes_rl.orchestration.run_file import RUN_KEY, ReplicasEntry, RunFile
 from hermes_rl.tracing.setup import Tracing
 
 ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
@@ -85,9 +84,7 @@ def build_run(
         draft = add_environment(draft, find_environment(name), weight=weight)
     for name in evaluated:
         draft = add_environment(draft, find_environment(name), evaluation_only=True)
-    for text in changes:
-        field, value = parse_change(text)
-        draft = edit_field(draft, field, value)
+    draft = edit_fields(draft, map(parse_change, changes))
     Tracing.from_option(trace)
     return add_replicas(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
 

@@ -14,30 +14,37 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.configuration.checks import file_version, find_problems, missing_fields
+from hermes_rl.orchestration.configuration.checks import check_values, file_version, missing_fields
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.edit import refresh_descriptions
-from hermes_rl.orchestration.configuration.precedence import Layers
+from hermes_rl.orchestration.configuration.precedence import Layers, names_in
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, PER_ENVIRONMENT, RUN_OWNED_FIELDS
 from hermes_rl.orchestration.keys import find_key
+from hermes_rl.orchestration.presets.preset import load_preset
+from hermes_rl.orchestration.requirements import missing_for
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
-from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.training.config import TrainerSettings
 
 _REFERENCE = re.compile(r'"env:([A-Za-z_][A-Za-z0-9_]*)"')
+_HOSTED_KEY = "TINKER_API_KEY"
 _BACKEND_KEYS = {"modal": ("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"), "daytona": ("DAYTONA_API_KEY",)}
 # The trainer's endpoint answers once its model is loaded.
 _READY_SECONDS = 600.0
 
 
-def build_run_file(draft: Draft, *, run_id: str | None = None) -> RunFile:
-    """ConfigError lists everything that is missing or invalid."""
-    current = refresh_descriptions(_with_versions(draft), force=True)
-    problems = [*missing_fields(current), *find_problems(current)]
-    if problems:
-        raise ConfigError("the run cannot start: " + "; ".join(problem.message for problem in problems))
+def build_run_file(draft: Draft, *, run_id: str | None = None, stored: bool = False) -> RunFile:
+    """ConfigError lists everything that is missing or invalid.
+
+    Describes the environments again if a file changed, or if the draft was stored: a file's imports may have changed.
+    """
+    versioned = _with_versions(draft)
+    current = refresh_descriptions(versioned, force=stored or versioned != draft)
     layers = Layers.from_draft(current)
-    tinker, engine = _tinker(layers), _engine(layers)
+    trainer, problems = check_values(layers)
+    problems = [*missing_fields(current), *problems]
+    if trainer is None or problems:
+        raise ConfigError("the run cannot start: " + "; ".join(problem.message for problem in problems))
+    tinker, engine = _tinker(layers, trainer), _engine(layers, trainer)
     environments = tuple(_environment_entry(layers, chosen) for chosen in current.environments)
     return RunFile(
         run_id=run_id or secrets.token_hex(4),
@@ -50,35 +57,40 @@ def build_run_file(draft: Draft, *, run_id: str | None = None) -> RunFile:
     )
 
 
-def needed_keys(draft: Draft) -> tuple[str, ...]:
-    """The keys that a run of this draft requires."""
-    return Layers.from_draft(draft).preset.needs.keys
+class MissingRequirementError(ConfigError):
+    """A package or key is missing; the message has the commands that fix it."""
+
+
+def prepare_run_file(draft: Draft, *, stored: bool = False) -> RunFile:
+    """build_run_file, and MissingRequirementError for a missing package or key."""
+    run_file = build_run_file(draft, stored=stored)
+    hosted = run_file.engine is None and not run_file.tinker.get("base_url")
+    missing = missing_for(dict.fromkeys([*([_HOSTED_KEY] if hosted else []), *load_preset(draft.preset).needs.keys]))
+    if missing:
+        what = "; ".join(f"{requirement.name} is missing, run `{requirement.fix}`" for requirement in missing)
+        hint = ". The presets laptop and self-hosted need no key" if hosted else ""
+        raise MissingRequirementError(f"a run of the preset {run_file.preset!r} cannot start: {what}{hint}")
+    return run_file
 
 
 def _with_versions(draft: Draft) -> Draft:
     """The draft with environment ids that match the current files."""
-    environments = []
-    for chosen in draft.environments:
-        name, _, _ = chosen.id.partition("@")
-        version = file_version(chosen)
-        environments.append(replace(chosen, id=f"{name}@{version}") if version else chosen)
-    return replace(draft, environments=tuple(environments))
+    versions = [(chosen, chosen.id.partition("@")[0], file_version(chosen)) for chosen in draft.environments]
+    named = (replace(chosen, id=f"{name}@{version}") if version else chosen for chosen, name, version in versions)
+    return replace(draft, environments=tuple(named))
 
 
 def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> EnvironmentEntry:
-    description = chosen.description
+    description, run_values = chosen.description, layers.run_values(chosen)
     env = {name: field.value for name, field in description.env.items() if field.readable}
-    env |= _linked_values("env", layers)
-    env |= {"total_steps": ENDLESS, "seed": layers.seed_for(chosen), "inference_weight": chosen.weight}
-    env["evaluation_only"] = chosen.evaluation_only
+    env |= _linked_values("env", layers) | run_values["env"]
     if not layers.is_wandb_explicit():
         env.pop("use_wandb", None)
         # config_init requires wandb, which would stop a run on a machine without it.
-        if description.env["use_wandb"].said and not _has_wandb():
+        if description.env["use_wandb"].set_by_config_init and not _has_wandb():
             env["use_wandb"] = False
     openai = {name: field.value for name, field in description.openai.items() if field.readable}
-    openai |= _linked_values("openai", layers)
-    openai |= {"server_type": "vllm", "api_key": None, "health_check": True}
+    openai |= _linked_values("openai", layers) | run_values["openai"] | {"health_check": True}
     openai["ready_timeout"] = max(float(openai["ready_timeout"]), _READY_SECONDS)
     return EnvironmentEntry(
         name=chosen.name,
@@ -92,32 +104,25 @@ def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> Environment
     )
 
 
-def _tinker(layers: Layers) -> dict[str, Any]:
-    values = layers.section("tinker")
-    dumped = TrainerSettings.model_validate(values).model_dump(mode="json")
+def _tinker(layers: Layers, trainer: TrainerSettings) -> dict[str, Any]:
+    dumped = trainer.model_dump(mode="json")
     if not layers.is_wandb_explicit():
         dumped.pop("use_wandb")
     return _without_addresses("tinker", dumped)
 
 
-def _engine(layers: Layers) -> EngineEntry | None:
+def _engine(layers: Layers, trainer: TrainerSettings) -> EngineEntry | None:
     if not layers.runs_engine():
         return None
     values = layers.section("engine")
     if "engine.rank" not in layers.decided():
-        lora_rank = TrainerSettings.model_validate(layers.section("tinker")).lora_rank
-        values["rank"] = max(int(values.get("rank", 1)), lora_rank)
+        values["rank"] = max(int(values.get("rank", 1)), trainer.lora_rank)
     return EngineEntry.model_validate(values)
 
 
 def _linked_values(section: str, layers: Layers) -> dict[str, Any]:
-    return {
-        path.removeprefix(f"{section}."): layers.linked_value(name)
-        for name, paths in LINKED_FIELDS.items()
-        if name not in PER_ENVIRONMENT
-        for path in paths
-        if path.startswith(f"{section}.")
-    }
+    shared = {name: layers.linked_value(name) for name in LINKED_FIELDS if name not in PER_ENVIRONMENT}
+    return {field: value for name, value in shared.items() for field in names_in(section, name)}
 
 
 def _without_addresses(section: str, values: Mapping[str, Any]) -> dict[str, Any]:

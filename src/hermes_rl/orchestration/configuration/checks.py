@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,6 +17,7 @@ from hermes_rl.orchestration.configuration.shared_fields import key_of, plain_na
 from hermes_rl.orchestration.run_file import EngineEntry
 from hermes_rl.training.config import TrainerSettings
 
+Model = TypeVar("Model", bound=BaseModel)
 # Stricter than the fields themselves: a group of one has no advantage, the trajectory API counts groups in 16 bits, and
 # numpy takes 32-bit seeds.
 RUN_RANGES = {"env.group_size": (2, 65_535), "seed": (0, 4_294_967_000)}
@@ -30,22 +31,22 @@ class ConfigProblem:
 
 def find_problems(draft: Draft) -> list[ConfigProblem]:
     """All problems. A field that is not set yet is not one of them: see missing_fields."""
-    layers = Layers.from_draft(draft)
-    return [
-        *_environment_problems(draft),
-        *_model_problems(TrainerSettings, layers.section("tinker"), "tinker"),
-        *(_engine_problems(layers) if layers.runs_engine() else ()),
-    ]
+    return check_values(Layers.from_draft(draft))[1]
+
+
+def check_values(layers: Layers) -> tuple[TrainerSettings | None, list[ConfigProblem]]:
+    """The trainer's settings, None if they are invalid, and the problems of the whole draft."""
+    trainer, problems = _check(TrainerSettings, layers.section("tinker"), "tinker")
+    engine = _engine_problems(layers) if layers.runs_engine() else ()
+    return trainer, [*_environment_problems(layers.draft), *problems, *engine]
 
 
 def missing_fields(draft: Draft) -> list[ConfigProblem]:
     """The fields that must be set before the run can start."""
     layers = Layers.from_draft(draft)
-    missing = []
-    for name, kind in layers.preset.needs.fields.items():
-        if {plain_name(key): value for key, value in layers.decided().items()}.get(name) is None:
-            missing.append(ConfigProblem(name, f"{name} is not set: give {EXPECTED[kind]}"))
-    return missing
+    decided = {plain_name(key): value for key, value in layers.decided().items()}
+    unset = {name: kind for name, kind in layers.preset.needs.fields.items() if decided.get(name) is None}
+    return [ConfigProblem(name, f"{name} is not set: give {EXPECTED[kind]}") for name, kind in unset.items()]
 
 
 EXPECTED = {
@@ -120,8 +121,7 @@ def _environment_problems(draft: Draft) -> Iterator[ConfigProblem]:
 
 
 def _engine_problems(layers: Layers) -> Iterator[ConfigProblem]:
-    values = layers.section("engine")
-    yield from _model_problems(EngineEntry, {"model": "not set", **values}, "engine")
+    yield from _check(EngineEntry, {"model": "not set", **layers.section("engine")}, "engine")[1]
     rank, lora = layers.decided().get("engine.rank"), layers.section("tinker").get("lora_rank")
     if isinstance(rank, int) and isinstance(lora, int) and rank < lora:
         yield ConfigProblem(
@@ -131,10 +131,14 @@ def _engine_problems(layers: Layers) -> Iterator[ConfigProblem]:
         )
 
 
-def _model_problems(model: type[BaseModel], values: dict[str, Any], section: str) -> Iterator[ConfigProblem]:
+def _check(model: type[Model], values: dict[str, Any], section: str) -> tuple[Model | None, list[ConfigProblem]]:
     try:
-        model.model_validate(values)
+        return model.model_validate(values), []
     except ValidationError as error:
-        for item in error.errors(include_input=False, include_url=False):
-            key = key_of(f"{section}.{item['loc'][0]}") if item["loc"] else None
-            yield ConfigProblem(key, str(item["msg"]).removeprefix("Value error, "))
+        return None, [
+            ConfigProblem(
+                key_of(f"{section}.{item['loc'][0]}") if item["loc"] else None,
+                str(item["msg"]).removeprefix("Value error, "),
+            )
+            for item in error.errors(include_input=False, include_url=False)
+        ]

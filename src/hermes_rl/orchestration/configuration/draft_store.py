@@ -16,7 +16,7 @@ from hermes_rl.orchestration.run_paths import drafts_home
 from hermes_rl.store.records import write_document
 
 # Version of the file format: raised when older files can no longer be read.
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -43,7 +43,7 @@ def load_draft(session: str = "default") -> Draft | None:
 
 def _environment(saved: dict[str, Any]) -> ChosenEnvironment:
     description = saved.pop("description")
-    return ChosenEnvironment(**saved, description=parse_description(description, description["asked"]))
+    return ChosenEnvironment(**saved, description=parse_description(description, description["changes"]))
 
 
 def _draft_path(session: str) -> Path:

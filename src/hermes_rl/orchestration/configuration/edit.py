@@ -1,11 +1,11 @@
-"""Create a draft and edit it one field at a time.
+"""Create a draft and edit its fields.
 
 Always true: an edit never introduces a new problem; a rejected edit leaves the draft as it was.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,10 +26,10 @@ from hermes_rl.orchestration.configuration.field_lookup import (
 )
 from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 from hermes_rl.orchestration.configuration.precedence import Layers
-from hermes_rl.orchestration.configuration.shared_fields import MODELS, plain_name
+from hermes_rl.orchestration.configuration.shared_fields import plain_name
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
-from hermes_rl.orchestration.presets import DEFAULT_PRESET, load_preset
+from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, SECTIONS, load_preset
 from hermes_rl.orchestration.secret_settings import holds_secret, looks_like_key
 
 # Coercion of input to the field's type, such as "8" to 8. An error names the field, the value and what is allowed, and
@@ -137,31 +137,46 @@ def add_environment(
     _check_weight("weight", weight)
     chosen = _choose(found, _free_name(draft, found.name), weight=weight, evaluation_only=evaluation_only)
     after = refresh_descriptions(replace(draft, environments=(*draft.environments, chosen)))
-    _check_names(after)
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"{found.name} does not fit in: {problem.message}"))
-    return after
+    return _accept(draft, after, lambda problem: ConfigError(f"{found.name} does not fit in: {problem.message}"))
 
 
 def edit_field(draft: Draft, field: str, value: Any) -> Draft:
     """The draft with a new value of one field; ConfigError says what is allowed."""
-    name = field.strip()
-    if name == "preset":
-        return _with_preset(draft, value)
-    if name == "environments":
-        return _with_environments(draft, value)
-    target = find_target(draft, name)
-    check_editable(draft, target, name)
-    described = draft_field(Layers.from_draft(draft), target)
-    checked = _validate(draft, target, name, coerce_value(name, described, value))
-    after = refresh_descriptions(_apply_change(draft, target, checked))
+    return edit_fields(draft, [(field, value)])
+
+
+def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]]) -> Draft:
+    """The draft with all changes, checked together: first the preset, then the environments, then other fields."""
+    after = draft
+    edits: list[tuple[str, str, Any, str]] = []
+    for given, value in sorted(changes, key=lambda change: _ORDER.get(change[0].strip(), len(_ORDER))):
+        key = name = given.strip()
+        if name == "preset":
+            allowed = "the name of a preset"
+            after = replace(after, preset=load_preset(str(value)).name)
+        elif name == "environments":
+            allowed = _ENVIRONMENTS
+            after = _with_environments(after, value)
+        else:
+            target = find_target(after, name)
+            check_editable(after, target, name)
+            described = draft_field(Layers.from_draft(after), target)
+            key, allowed = target.key, described.allowed
+            after = _apply_change(after, target, _validate(after, target, name, coerce_value(name, described, value)))
+        edits.append((key, name, value, allowed))
 
     def rejected(problem: ConfigProblem) -> ConfigError:
-        other = "" if problem.key in {None, target.key} else f"{plain_name(str(problem.key))}: "
-        return invalid_value(name, value, described.allowed, f"{other}{problem.message}")
+        causes = [edit for edit in edits if edit[0] == problem.key] or edits
+        key, name, value, allowed = causes[0]
+        why = problem.message if problem.key in {None, key} else f"{plain_name(str(problem.key))}: {problem.message}"
+        if len(causes) == 1:
+            return invalid_value(name, value, allowed, why)
+        return ConfigError(f"cannot set {', '.join(edit[1] for edit in causes)}: {why}")
 
-    _check_names(after)
-    _reject_new_problems(draft, after, rejected)
-    return after
+    return _accept(draft, refresh_descriptions(after), rejected)
+
+
+_ORDER = {"preset": 0, "environments": 1}
 
 
 def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
@@ -173,16 +188,10 @@ def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
         layers = Layers.from_draft(replace(draft, environments=tuple(environments)))
         for index, chosen in enumerate(layers.draft.environments):
             changes = layers.changes_for(chosen)
-            if stale[index] or changes != chosen.description.asked:
+            if stale[index] or changes != chosen.description.changes:
                 environments[index] = replace(chosen, description=introspect.describe(chosen.reference, changes))
                 stale[index] = False
     return replace(draft, environments=tuple(environments))
-
-
-def _with_preset(draft: Draft, value: Any) -> Draft:
-    after = refresh_descriptions(replace(draft, preset=load_preset(str(value)).name))
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"preset cannot be {value!r}: {problem.message}"))
-    return after
 
 
 def _with_environments(draft: Draft, value: Any) -> Draft:
@@ -206,10 +215,8 @@ def _with_environments(draft: Draft, value: Any) -> Draft:
             ),
         )
         after = replace(after, environments=(*after.environments, chosen))
-    after = refresh_descriptions(after)
-    _check_names(after)
-    _reject_new_problems(draft, after, lambda problem: ConfigError(f"environments: {problem.message}"))
-    return after
+    # A new environment has no fields to edit before it is described.
+    return refresh_descriptions(after)
 
 
 _ENVIRONMENTS = 'a list of names, or of {"name": NAME, "weight": a number above 0, "evaluation_only": true or false}'
@@ -239,7 +246,7 @@ def _validate(draft: Draft, target: Target, name: str, value: Any) -> Any:
     """The value to store; ConfigError for values that the field allows but a run does not."""
     if target.key == "weight" and target.environment:
         return _check_weight(name, value)
-    if target.key == "evaluation_only" and value and [chosen.name for chosen in draft.trained] == [_name(target)]:
+    if target.key == "evaluation_only" and value and draft.trained == (target.environment,):
         raise ConfigError(f"{name} cannot be true: no environment would be left to train on; add one first")
     kind = load_preset(draft.preset).needs.fields.get(plain_name(target.key))
     if kind in {"model", "folder"}:
@@ -266,10 +273,6 @@ def _apply_change(draft: Draft, target: Target, value: Any) -> Draft:
     return replace(
         draft, environments=tuple(changed if old.name == changed.name else old for old in draft.environments)
     )
-
-
-def _name(target: Target) -> str | None:
-    return target.environment.name if target.environment else None
 
 
 def _check_weight(name: str, value: Any) -> float:
@@ -301,11 +304,14 @@ def _check_names(draft: Draft) -> None:
         )
 
 
-def _reject_new_problems(before: Draft, after: Draft, error: Any) -> None:
+def _accept(before: Draft, after: Draft, error: Callable[[ConfigProblem], ConfigError]) -> Draft:
+    """The draft after an edit; ConfigError for a new problem."""
+    _check_names(after)
     old = find_problems(before)
     for problem in find_problems(after):
         if problem not in old:
             raise error(problem)
+    return after
 
 
 def _free_name(draft: Draft, name: str) -> str:
@@ -318,4 +324,4 @@ def _safe_name(name: str) -> str:
     """A valid name for files and parts."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "environment"
     # A section name is reserved: `env.group_size` means the field of all environments.
-    return f"{safe}-environment" if safe in MODELS else safe
+    return f"{safe}-environment" if safe in SECTIONS else safe

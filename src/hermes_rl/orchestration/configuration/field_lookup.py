@@ -16,14 +16,13 @@ from hermes_rl.orchestration.configuration.introspect import DescribedField
 from hermes_rl.orchestration.configuration.precedence import Layers, model_default
 from hermes_rl.orchestration.configuration.shared_fields import (
     LINKED_FIELDS,
-    MODELS,
     PER_ENVIRONMENT,
     RUN_OWNED_FIELDS,
     key_of,
     paths_of,
     plain_name,
 )
-from hermes_rl.orchestration.presets import load_preset, preset_names, user_presets_dir
+from hermes_rl.orchestration.presets.preset import SECTIONS, load_preset, preset_names, user_presets_dir
 
 # Fields of an environment's entry in the run, not of its configuration.
 ENTRY_FIELDS = {
@@ -32,18 +31,12 @@ ENTRY_FIELDS = {
         description="Its share of each batch, relative to the other environments.",
         default=1.0,
         value=1.0,
-        said=False,
-        own=False,
-        readable=True,
     ),
     "evaluation_only": DescribedField(
         *("evaluation_only", "bool", ("boolean",), False, "true or false"),
         description="Only evaluate the policy on it during training, without training groups.",
         default=False,
         value=False,
-        said=False,
-        own=False,
-        readable=True,
     ),
 }
 
@@ -59,7 +52,7 @@ class Target:
 def find_target(draft: Draft, name: str) -> Target:
     """ConfigError for an unknown or ambiguous name."""
     section, _, field = name.partition(".")
-    if section in MODELS and field:
+    if section in SECTIONS and field:
         return Target(_known_key(draft, name, name))
     # Longest first: names of environments may contain dots.
     for chosen in sorted(draft.environments, key=lambda chosen: -len(chosen.name)):
@@ -159,7 +152,7 @@ def _suggestions(name: str, names: list[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else "; the current configuration lists all fields"
 
 
-def _field_paths(draft: Draft, sections: tuple[str, ...] = tuple(MODELS)) -> list[str]:
+def _field_paths(draft: Draft, sections: tuple[str, ...] = tuple(SECTIONS)) -> list[str]:
     """`SECTION.FIELD` of all environments and parts, in display order."""
     paths: dict[str, None] = {}
     for section in sections:
@@ -167,7 +160,7 @@ def _field_paths(draft: Draft, sections: tuple[str, ...] = tuple(MODELS)) -> lis
             for chosen in draft.environments:
                 paths |= dict.fromkeys(f"{section}.{name}" for name in getattr(chosen.description, section))
         else:
-            paths |= dict.fromkeys(f"{section}.{name}" for name in MODELS[section].model_fields)
+            paths |= dict.fromkeys(f"{section}.{name}" for name in SECTIONS[section].model_fields)
     return list(paths)
 
 
@@ -184,7 +177,7 @@ def _presets_without_lock(key: str) -> list[str]:
 
 
 def _describe_model_field(section: str, name: str, layers: Layers) -> DescribedField:
-    facts = describe_field(name, MODELS[section].model_fields[name])
+    facts = describe_field(name, SECTIONS[section].model_fields[name])
     default = layers.overrides.get(
         f"{section}.{name}", layers.defaults.get(f"{section}.{name}", _default(section, name))
     )
@@ -192,14 +185,11 @@ def _describe_model_field(section: str, name: str, layers: Layers) -> DescribedF
         *(name, facts.type, facts.kinds, facts.nullable, facts.allowed, facts.description),
         default=default,
         value=layers.decided().get(f"{section}.{name}", default),
-        said=False,
-        own=False,
-        readable=True,
     )
 
 
 def _default(section: str, name: str) -> Any:
-    field = MODELS[section].model_fields[name]
+    field = SECTIONS[section].model_fields[name]
     return None if field.is_required() else model_default(f"{section}.{name}")
 
 

@@ -25,7 +25,7 @@ _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 1000
 
 @dataclass(frozen=True, slots=True)
 class DescribedField:
-    """`default` is the value from config_init; `said` is whether config_init sets it, or leaves the class default."""
+    """`default` is the value from config_init, which is the class default unless `set_by_config_init`."""
 
     name: str
     type: str
@@ -35,10 +35,10 @@ class DescribedField:
     description: str
     default: Any
     value: Any
-    said: bool
-    own: bool
+    set_by_config_init: bool = False
+    own: bool = False
     """Whether only this environment has the field."""
-    readable: bool
+    readable: bool = True
     """Whether `value` is the actual value: no secret was redacted, and it can be represented as JSON."""
 
 
@@ -58,7 +58,7 @@ class Description:
     env: dict[str, DescribedField]
     openai: dict[str, DescribedField]
     problems: tuple[FoundProblem, ...]
-    asked: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
     """The changes that it was computed with."""
 
 
@@ -103,7 +103,7 @@ def parse_description(document: Mapping[str, Any], changes: Mapping[str, Any]) -
         env=_fields(document["env"]),
         openai=_fields(document["openai"]),
         problems=tuple(FoundProblem(**problem) for problem in document["problems"]),
-        asked=dict(changes),
+        changes=dict(changes),
     )
 
 

@@ -14,15 +14,16 @@ from hermes_rl.orchestration.configuration.introspect import DescribedField
 from hermes_rl.orchestration.configuration.shared_fields import (
     FROM_ENVIRONMENT,
     LINKED_FIELDS,
-    MODELS,
     RUN_OWNED_FIELDS,
     key_of,
     paths_of,
 )
-from hermes_rl.orchestration.presets import Preset, SectionValues, load_preset
+from hermes_rl.orchestration.presets.preset import SECTIONS, Preset, SectionValues, load_preset
 from hermes_rl.rollout.config import ENDLESS
 
 Values = dict[str, Any]
+# Rollouts in flight at a stop are never trained on, so do not wait long for them.
+STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class Layers:
         """The values of the tinker or engine section, including linked fields."""
         values: Values = {}
         for key, value in {**self.defaults, **self.decided()}.items():
-            values |= dict.fromkeys(_names_in(section, key), value)
+            values |= dict.fromkeys(names_in(section, key), value)
         for name in LINKED_FIELDS:
             value = self.linked_value(name)
             if value is not None and (name != "use_wandb" or self.is_wandb_explicit()):
-                values |= dict.fromkeys(_names_in(section, name), value)
+                values |= dict.fromkeys(names_in(section, name), value)
         if not self.is_wandb_explicit():
             values.pop("use_wandb", None)
         return {name: value for name, value in values.items() if f"{section}.{name}" not in RUN_OWNED_FIELDS}
@@ -84,20 +85,29 @@ class Layers:
     def changes_for(self, chosen: ChosenEnvironment) -> dict[str, Any]:
         """The changes to describe an environment with."""
         over: dict[str, Values] = {"env": {}, "openai": {}}
-        beneath: dict[str, Values] = {"env": {}, "openai": {}}
+        defaults_below: dict[str, Values] = {"env": {"stop_timeout": STOP_SECONDS}, "openai": {}}
         for key, value in self.defaults.items():
-            _put(beneath, key, value)
-        beneath["env"].pop("use_wandb", None)
+            _put(defaults_below, key, value)
+        defaults_below["env"].pop("use_wandb", None)
         for key, value in {**self.overrides, **self.draft.changes, **chosen.changes, **self.locked}.items():
             if key not in LINKED_FIELDS and _is_known(chosen, key):
                 _put(over, key, value)
         for name in LINKED_FIELDS:
             if (value := self._linked_value_for(chosen, name)) is not None:
                 _put(over, name, value)
-        over["env"] |= {"total_steps": ENDLESS, "inference_weight": chosen.weight, "seed": self.seed_for(chosen)}
-        over["env"] |= {"evaluation_only": True} if chosen.evaluation_only else {}
-        over["openai"] |= {"server_type": "vllm", "api_key": None}
-        return {**over, "beneath": beneath}
+        for section, values in self.run_values(chosen).items():
+            over[section] |= values
+        return {**over, "defaults_below": defaults_below}
+
+    def run_values(self, chosen: ChosenEnvironment) -> dict[str, Values]:
+        """The values that the run sets in an environment's sections. The trainer serves inference as vLLM does."""
+        env = {
+            "total_steps": ENDLESS,
+            "seed": self.seed_for(chosen),
+            "inference_weight": chosen.weight,
+            "evaluation_only": chosen.evaluation_only,
+        }
+        return {"env": env, "openai": {"server_type": "vllm", "api_key": None}}
 
     def is_wandb_explicit(self) -> bool:
         """Whether wandb was explicitly turned on or off; otherwise it is used where it is configured."""
@@ -139,7 +149,7 @@ def values_by_key(values: SectionValues, source: str) -> Values:
 
 def model_default(path: str) -> Any:
     section, _, name = path.partition(".")
-    return MODELS[section].model_fields[name].get_default(call_default_factory=True)
+    return SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
 
 
 def _env_field(chosen: ChosenEnvironment, name: str) -> DescribedField:
@@ -152,7 +162,7 @@ def _sets_field(chosen: ChosenEnvironment, name: str) -> bool:
         return False
     field = _env_field(chosen, name)
     # -1 leaves the batch size to the trainer.
-    return field.said and field.readable and not (name == "batch_size" and field.default < 1)
+    return field.set_by_config_init and field.readable and not (name == "batch_size" and field.default < 1)
 
 
 def _is_known(chosen: ChosenEnvironment, key: str) -> bool:
@@ -161,7 +171,8 @@ def _is_known(chosen: ChosenEnvironment, key: str) -> bool:
     return section != "env" or name in chosen.description.env or not chosen.description.env
 
 
-def _names_in(section: str, key: str) -> list[str]:
+def names_in(section: str, key: str) -> list[str]:
+    """The fields of a section that the key sets."""
     return [path.removeprefix(f"{section}.") for path in paths_of(key) if path.startswith(f"{section}.")]
 
 

@@ -5,12 +5,7 @@ Always true: each path (`SECTION.FIELD`) has one key: the name of its linked fie
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.orchestration.run_file import EngineEntry
-from hermes_rl.rollout.config import HermesAgentEnvConfig
-from hermes_rl.training.config import TrainerSettings
 
 # The first path defines the field's type.
 LINKED_FIELDS: dict[str, tuple[str, ...]] = {
@@ -58,12 +53,6 @@ RUN_OWNED_FIELDS: dict[str, RunOwned] = {
     "env.inference_weight": RunOwned(1.0, "set it as NAME.weight in a run of several environments"),
     "env.shard": RunOwned(0, _SINGLE),
     "env.shards": RunOwned(1, _SINGLE),
-}
-MODELS: dict[str, type[BaseModel]] = {
-    "env": HermesAgentEnvConfig,
-    "openai": APIServerConfig,
-    "tinker": TrainerSettings,
-    "engine": EngineEntry,
 }
 _KEYS = {path: name for name, paths in LINKED_FIELDS.items() for path in paths}
 

@@ -11,7 +11,7 @@ from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.field_lookup import Target, draft_field, draft_keys
 from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, RUN_OWNED_FIELDS, paths_of, plain_name
-from hermes_rl.orchestration.presets import list_presets
+from hermes_rl.orchestration.presets.preset import list_presets
 
 # The fields that the seed lists first.
 FIRST = ("base_model", "env.group_size", "batch_size", "wandb_name", "total_steps", "tinker.learning_rate")

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.configuration.build import MissingRequirementError, prepare_run_file
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
-from hermes_rl.orchestration.rl_tools.preflight import MissingRequirementError, prepare_run_file
 from hermes_rl.orchestration.rl_tools.session_draft import locked_session, record_started, require_draft, started_run
 from hermes_rl.orchestration.run_file import RunFile
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -64,7 +64,7 @@ def _already_started(session: CallerContext, run_id: str) -> dict[str, Any]:
 
 def _run_file(draft: Draft) -> RunFile:
     try:
-        return prepare_run_file(draft)
+        return prepare_run_file(draft, stored=True)
     except MissingRequirementError as error:
         raise RefusalError(
             str(error),
@@ -220,7 +220,7 @@ async def rl_test_inference(
     draft = await asyncio.to_thread(require_draft, session.session)
     # Not the run file: a draft without a model to train can still be tested.
     environment = draft.environments[0]
-    changed = environment.description.asked.get("env", {})
+    changed = environment.description.changes.get("env", {})
     return await session.runs.test_inference(
         environment.reference,
         environment.name,

@@ -1,46 +1,34 @@
-"""From a run file to the commands of its components and their configuration files.
+"""From a run file to the commands of its components.
 
-Always true: commands and files contain names of environment variables, never secrets; components write below the run's
+Always true: a command contains names of environment variables, never secrets; components write below the run's
 folder only, except for the engine's checkpoints, which are stored with the engines under the run's name.
 """
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile
+from hermes_rl.orchestration.run_file import RUN_KEY, RUN_TOKEN, EngineEntry, EnvironmentEntry, RunFile, part_sections
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
-from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.tracing.setup import new_traceparent
 
-# Rollouts in flight at a stop are never trained on, so do not wait long for them.
-STOP_SECONDS = 20.0
-SECRETS = ("api_key", "rollout_server_token", "inference_token")
-# The components' token for each other when they listen on a reachable address.
-RUN_KEY = "HERMES_RL_RUN_TOKEN"
-RUN_KEY_REFERENCE = f"env:{RUN_KEY}"
 # `-P`: without the working directory on sys.path, like the `hermes-rl` command.
 PROGRAM = (sys.executable, "-P", "-m", "hermes_rl")
 
 
 def build_plan(run_file: RunFile) -> RunPlan:
-    """Write the components' configuration files and return the plan."""
     paths = RunPaths(run_file.run_id)
     engine = run_file.engine
     parts = [
         *([] if engine is None else [_engine(run_file.run_id, engine)]),
         _api(run_file, paths),
-        _trainer(run_file, paths),
-        *(_environment(run_file, paths, entry) for entry in run_file.environments),
+        _trainer(run_file),
+        *(_environment(run_file, entry) for entry in run_file.environments),
         _export(run_file, paths),
     ]
     traceparent = new_traceparent() if run_file.trace else None
@@ -50,8 +38,8 @@ def build_plan(run_file: RunFile) -> RunPlan:
 def _api(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
     words = ["--json", "--port", "{port}", "--database", str(paths.database), *_trace_args(run_file)]
     if run_file.reach:
-        words += ["--host", run_file.reach, "--token", RUN_KEY_REFERENCE]
-    return replace(_component("api", Role.API, "api", *words), host=run_file.reach or HOST)
+        words += ["--host", run_file.reach, "--token", RUN_TOKEN]
+    return _component("api", Role.API, "api", *words, host=run_file.reach or HOST)
 
 
 def _trace_args(run_file: RunFile) -> list[str]:
@@ -72,40 +60,21 @@ def _engine(run_id: str, engine: EngineEntry) -> ComponentPlan:
     return _component("engine", Role.ENGINE, "engine", "start", "--json", "--port", "{port}", *words)
 
 
-def _trainer(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
-    tinker = dict(run_file.tinker)
-    if run_file.reach:
-        tinker["host"] = run_file.reach
-        tinker["inference_token"] = tinker["rollout_server_token"] = RUN_KEY_REFERENCE
-    config = _write_config(paths, "trainer", {"tinker": tinker})
+def _trainer(run_file: RunFile) -> ComponentPlan:
     needs = ("api",) if run_file.engine is None else ("engine", "api")
-    words = ["--run", run_file.run_id, "--config", str(config), "--stay", "--json", "--tinker.port", "{port}"]
-    words += ["--tinker.rollout_server_url", "{url:api}"]
+    words = ["--run", run_file.run_id, *_settings_args(run_file, "trainer"), "--stay", "--json"]
+    words += ["--tinker.port", "{port}", "--tinker.rollout_server_url", "{url:api}"]
     if run_file.engine is not None:
         words += ["--tinker.base_url", "{url:engine}"]
     words += _trace_args(run_file)
-    return replace(_component("trainer", Role.TRAINER, "trainer", *words, needs=needs), host=run_file.reach or HOST)
+    return _component("trainer", Role.TRAINER, "trainer", *words, needs=needs, host=run_file.reach or HOST)
 
 
-def _environment(run_file: RunFile, paths: RunPaths, entry: EnvironmentEntry) -> ComponentPlan:
+def _environment(run_file: RunFile, entry: EnvironmentEntry) -> ComponentPlan:
     name = run_file.part_of(entry)
-    env = {
-        "stop_timeout": STOP_SECONDS,
-        **entry.env,
-        "total_steps": ENDLESS,
-        "serve_dir": str(paths.serving(name)),
-        "inference_weight": entry.weight,
-        "evaluation_only": entry.evaluation_only,
-    }
-    # The trainer serves inference over vLLM's protocol, under the name of its base model.
-    model = run_file.tinker.get("base_model")
-    openai = {"server_type": "vllm", **({"model_name": model} if model else {}), **entry.openai}
-    if run_file.reach:
-        env["rollout_server_token"] = openai["api_key"] = RUN_KEY_REFERENCE
-    config = _write_config(paths, name, {"env": env, "openai": openai})
-    words = ["--config", str(config), "--env.rollout_server_url", "{url:api}"]
+    words = [*_settings_args(run_file, name), "--env.rollout_server_url", "{url:api}"]
     words += ["--openai.base_url", "{url:trainer}/v1", *_trace_args(run_file), *_replica_args(run_file, entry)]
-    part = _component(
+    return _component(
         name,
         Role.ENVIRONMENT,
         "serve",
@@ -114,8 +83,8 @@ def _environment(run_file: RunFile, paths: RunPaths, entry: EnvironmentEntry) ->
         needs=("api", "trainer"),
         evaluation_only=entry.evaluation_only,
         registers_as=None if len(run_file.environments) == 1 else entry.registers_as or entry.name,
+        asks_with=RUN_KEY if run_file.reach else None,
     )
-    return replace(part, asks_with=RUN_KEY if run_file.reach else None)
 
 
 def _replica_args(run_file: RunFile, entry: EnvironmentEntry) -> list[str]:
@@ -140,20 +109,14 @@ def _export(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
     return _component("export", Role.EXPORT, *words, "--base-url", "{url:engine}", needs=("engine",))
 
 
-def _component(
-    name: str,
-    role: Role,
-    *words: str,
-    needs: tuple[str, ...] = (),
-    evaluation_only: bool = False,
-    registers_as: str | None = None,
-) -> ComponentPlan:
-    return ComponentPlan(name, role, (*PROGRAM, *words), needs, evaluation_only, registers_as, TIMEOUTS[role])
+def _component(name: str, role: Role, *words: str, **fields: Any) -> ComponentPlan:
+    return ComponentPlan(name, role, (*PROGRAM, *words), patience=TIMEOUTS[role], **fields)
 
 
-def _write_config(paths: RunPaths, part: str, sections: Mapping[str, Mapping[str, Any]]) -> Path:
-    for section, values in sections.items():
-        for name in SECRETS:
+def _settings_args(run_file: RunFile, part: str) -> list[str]:
+    """The options with which a component reads its settings; ConfigError if they hold a secret."""
+    for section, values in part_sections(run_file, part).items():
+        for name in SECRET_FIELDS:
             value = values.get(name)
             # Atropos environments set placeholders such as "x" where no key is needed.
             if isinstance(value, str) and len(value) > 1 and is_literal(value):
@@ -161,11 +124,7 @@ def _write_config(paths: RunPaths, part: str, sections: Mapping[str, Mapping[str
                     f"{section}.{name} of {part} contains a secret; store it with `hermes-rl config set NAME` and "
                     "write env:NAME instead"
                 )
-    folder = paths.part(part)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{part}.yaml"
-    path.write_text(yaml.safe_dump({name: dict(values) for name, values in sections.items()}, sort_keys=False))
-    return path
+    return ["--config", str(RunPaths(run_file.run_id).file), "--part", part]
 
 
 def _absolute_reference(reference: str) -> str:

@@ -21,6 +21,7 @@ CLOSE_TIMEOUT = 10.0
 class RunRecord:
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
+        self._run_file: RunFile | None = None
         self._writer = ThreadPoolExecutor(1, "hermes-rl-record")
         self._writing: Future[None] | None = None
         self._phase: Phase | None = None
@@ -54,7 +55,8 @@ class RunRecord:
         self._writer.shutdown(wait=False)
 
     def _write(self, phase: Phase) -> None:
-        asyncio.run(write_record(read_run_file(self._paths.file), phase))
+        self._run_file = self._run_file or read_run_file(self._paths.file)
+        asyncio.run(write_record(self._run_file, phase))
 
 
 async def write_record(run_file: RunFile, phase: Phase) -> None:

@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.presets import DEFAULT_PRESET, list_presets, load_preset, preset_names, user_presets_dir
+from hermes_rl.orchestration.presets.preset import (
+    DEFAULT_PRESET,
+    list_presets,
+    load_preset,
+    preset_names,
+    user_presets_dir,
+)
 
 
 @pytest.fixture(autouse=True)

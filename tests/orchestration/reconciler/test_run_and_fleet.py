@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas import scheduler
 from hermes_rl.orchestration.replicas import types as fleet
-from hermes_rl.orchestration.run_state import ComponentState
 from hermes_rl.orchestration.supervision import lifecycle as run
 from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, ComponentTimeouts, Role
@@ -112,7 +112,7 @@ class RunWorld:
     @property
     def works(self) -> set[int]:
         states = enumerate(self._progress.components[name].state for name in self.NAMES)
-        return {unit for unit, state in states if state is ComponentState.READY}
+        return {unit for unit, state in states if state is UnitState.READY}
 
     @property
     def ending(self) -> str | None:
@@ -124,7 +124,7 @@ class RunWorld:
 
 
 class FleetWorld:
-    PATIENCE = fleet.FleetTimeouts(drain_timeout=10.0, max_failures=10**6)
+    PATIENCE = fleet.FleetTimeouts(drain_timeout=10.0, most_failures=10**6)
 
     def __init__(self) -> None:
         self.obeys, self.now = True, 0.0
@@ -169,7 +169,7 @@ class FleetWorld:
 
     @property
     def works(self) -> set[int]:
-        return {unit for unit, shard in enumerate(self._fleet.shards) if shard.state is fleet.ShardState.SERVED}
+        return {unit for unit, shard in enumerate(self._fleet.shards) if shard.state is UnitState.READY}
 
     @property
     def ending(self) -> str | None:

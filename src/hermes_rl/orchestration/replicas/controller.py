@@ -15,6 +15,7 @@ from types import FrameType
 
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.hosts import Hosts
 from hermes_rl.orchestration.replicas.scheduler import decide
 from hermes_rl.orchestration.replicas.state_file import (
@@ -34,7 +35,6 @@ from hermes_rl.orchestration.replicas.types import (
     KillWorker,
     OpenReplica,
     ReplicaState,
-    ShardState,
     StartWorker,
 )
 
@@ -159,8 +159,8 @@ class _Driver:
 def fleet_summary(fleet: Fleet, facts: FleetFacts) -> str:
     opened = [replica for replica in fleet.replicas.values() if replica.state is ReplicaState.OPEN]
     nodes = len({replica.node for replica in opened})
-    served = sum(shard.state is ShardState.SERVED for shard in fleet.shards)
-    done = sum(shard.state is ShardState.DONE for shard in fleet.shards)
+    served = sum(shard.state is UnitState.READY for shard in fleet.shards)
+    done = sum(shard.state is UnitState.EXITED for shard in fleet.shards)
     restarts = sum(shard.restarts for shard in fleet.shards)
     return (
         f"{len(opened)} of {facts.wanted} replicas open on {nodes} nodes; {served} of {len(fleet.shards)} shards "

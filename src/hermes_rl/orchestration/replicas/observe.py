@@ -6,6 +6,7 @@ for too long, or its start was never confirmed.
 
 from dataclasses import replace
 
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.types import (
     Action,
     CloseReplica,
@@ -15,14 +16,13 @@ from hermes_rl.orchestration.replicas.types import (
     Replica,
     ReplicaState,
     Shard,
-    ShardState,
     WorkerFacts,
 )
 
 BAD_CONFIGURATION = 2
 # Retrying rarely helps, except when the last owner has not released its spool yet.
 FAILURE_WEIGHT = {BAD_CONFIGURATION: 3}
-ASSIGNED = frozenset({ShardState.STARTING, ShardState.SERVED, ShardState.LEAVING})
+ASSIGNED = frozenset({UnitState.STARTING, UnitState.READY, UnitState.STOPPING})
 # A worker with such an ending was stopped from outside, as when its machine shuts down; it has more to do.
 SIGNAL_ENDINGS = ("SIGTERM", "SIGINT", "a signal")
 
@@ -88,14 +88,14 @@ def observe_workers(fleet: Fleet, facts: FleetFacts, now: float) -> Fleet:
         for number, worker in seen.workers.items():
             if worker.running and name in fleet.replicas and number < len(shards) and _is_unclaimed(shards[number]):
                 shards[number] = replace(
-                    shards[number], state=ShardState.SERVED, replica=name, launch_id=worker.launch_id, since=now
+                    shards[number], state=UnitState.READY, replica=name, launch_id=worker.launch_id, since=now
                 )
     return replace(fleet, shards=tuple(shards))
 
 
 def _is_unclaimed(shard: Shard) -> bool:
     """Whether it was never assigned: a driver that takes over finds workers already running."""
-    return shard.state is ShardState.FREE and shard.launch_id is None
+    return shard.state is UnitState.WAITING and shard.launch_id is None
 
 
 def _observe_shard(  # noqa: PLR0911 (a case a line)
@@ -103,30 +103,30 @@ def _observe_shard(  # noqa: PLR0911 (a case a line)
 ) -> Shard:
     """The shard after its replica's report on its worker."""
     if worker is None or worker.launch_id != shard.launch_id:
-        lost = shard.state is not ShardState.STARTING or now - shard.since > timeouts.start_timeout
+        lost = shard.state is not UnitState.STARTING or now - shard.since > timeouts.start_timeout
         return _free(shard, now, restarted=True) if lost else shard
     if worker.running:
-        if shard.state is ShardState.STARTING:
-            return replace(shard, state=ShardState.SERVED, since=now)
-        steady = shard.state is ShardState.SERVED and now - shard.since >= timeouts.healthy_after
+        if shard.state is UnitState.STARTING:
+            return replace(shard, state=UnitState.READY, since=now)
+        steady = shard.state is UnitState.READY and now - shard.since >= timeouts.steady_after
         return replace(shard, failures=(), problem=None) if steady else shard
-    if worker.exit_code == 0 and shard.state is not ShardState.LEAVING and not _was_signalled(worker):
-        return replace(shard, state=ShardState.DONE, replica=None, since=now, problem=None)
-    if shard.state is ShardState.LEAVING:
+    if worker.exit_code == 0 and shard.state is not UnitState.STOPPING and not _was_signalled(worker):
+        return replace(shard, state=UnitState.EXITED, replica=None, since=now, problem=None)
+    if shard.state is UnitState.STOPPING:
         return _free(shard, now)
     if worker.exit_code == 0:
-        return replace(_free(shard, now, restarted=True), not_before=now + timeouts.first_backoff)
+        return replace(_free(shard, now, restarted=True), not_before=now + timeouts.first_pause)
     failures = _recent(shard.failures, timeouts, now)
     failures += (now,) * FAILURE_WEIGHT.get(worker.exit_code or 0, 1)
-    backoff = min(timeouts.max_backoff, timeouts.first_backoff * 2.0 ** (len(failures) - 1))
+    backoff = min(timeouts.longest_pause, timeouts.first_pause * 2.0 ** (len(failures) - 1))
     freed = _free(shard, now, restarted=True)
     return replace(freed, failures=failures, not_before=now + backoff, problem=_describe_exit(worker))
 
 
 def _free(shard: Shard, now: float, *, restarted: bool = False) -> Shard:
-    if shard.state is ShardState.DONE:
+    if shard.state is UnitState.EXITED:
         return shard
-    return replace(shard, state=ShardState.FREE, replica=None, since=now, restarts=shard.restarts + restarted)
+    return replace(shard, state=UnitState.WAITING, replica=None, since=now, restarts=shard.restarts + restarted)
 
 
 def _recent(times: tuple[float, ...], timeouts: FleetTimeouts, now: float) -> tuple[float, ...]:

@@ -17,11 +17,20 @@ from hermes_rl.core.file_lock import wait_for_lock
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.types import Fleet, FleetFacts
 from hermes_rl.orchestration.run_paths import is_folder_name
 
 LOCK_TIMEOUT = 5.0
 MAX_REPLICAS = 4096
+SHARD_STATES = {
+    UnitState.WAITING: "free",
+    UnitState.STARTING: "starting",
+    UnitState.READY: "served",
+    UnitState.STOPPING: "leaving",
+    UnitState.EXITED: "done",
+}
+"""The states of a shard, as written to the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,7 @@ def write_fleet_state(
             "shards": [
                 {
                     "shard": number,
-                    "state": shard.state,
+                    "state": SHARD_STATES[shard.state],
                     "replica": shard.replica,
                     "restarts": shard.restarts,
                     "problem": shard.problem,

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hermes_rl.orchestration.run_state import ComponentState
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 BAD_CONFIGURATION = 2
@@ -41,7 +41,7 @@ class ComponentObservation:
 class Component:
     """`since` is when it entered its state."""
 
-    state: ComponentState = ComponentState.WAITING
+    state: UnitState = UnitState.WAITING
     since: float = 0.0
     not_before: float = 0.0
     failures: tuple[float, ...] = ()
@@ -70,7 +70,7 @@ class Component:
 def mark_starting(component: Component, need_urls: Mapping[str, str], now: float) -> Component:
     return replace(
         component,
-        state=ComponentState.STARTING,
+        state=UnitState.STARTING,
         since=now,
         need_urls=dict(need_urls),
         stop_sent=False,
@@ -82,7 +82,7 @@ def mark_starting(component: Component, need_urls: Mapping[str, str], now: float
 
 def mark_stopping(component: Component, now: float) -> Component:
     return replace(
-        component, state=ComponentState.STOPPING, since=now, stop_sent=True, restart_after_stop=False, failure=None
+        component, state=UnitState.STOPPING, since=now, stop_sent=True, restart_after_stop=False, failure=None
     )
 
 
@@ -100,28 +100,28 @@ def apply_observation(  # noqa: PLR0911 (a case a line)
 
     `wanted`: it should be running.
     """
-    if component.state in {ComponentState.WAITING, ComponentState.EXITED}:
+    if component.state in {UnitState.WAITING, UnitState.EXITED}:
         return component
     if not seen.alive:
         return _after_exit(plan, component, seen, now, fulfilled=fulfilled, wanted=wanted)
-    if component.state is ComponentState.STOPPING:
+    if component.state is UnitState.STOPPING:
         return component
     headless = seen.shim and seen.started and not seen.process
     component = replace(component, headless_since=(component.headless_since or now) if headless else None)
     if seen.ready:
-        if component.state is ComponentState.STARTING:
-            return replace(component, state=ComponentState.READY, since=now, was_ready=True, url=seen.url, problem=None)
+        if component.state is UnitState.STARTING:
+            return replace(component, state=UnitState.READY, since=now, was_ready=True, url=seen.url, problem=None)
         steady = now - component.since >= plan.patience.steady_after
         return replace(component, failures=() if steady else component.failures, url=seen.url)
-    if component.state is ComponentState.READY:
-        return replace(component, state=ComponentState.STARTING, since=now)
+    if component.state is UnitState.READY:
+        return replace(component, state=UnitState.STARTING, since=now)
     if not clock_runs:
         return replace(component, since=now)
     if now - component.since > plan.patience.ready_within:
         failure = f"not ready within {plan.patience.ready_within:g} s"
         return replace(
             component,
-            state=ComponentState.STOPPING,
+            state=UnitState.STOPPING,
             since=now,
             stop_sent=False,
             restart_after_stop=False,
@@ -140,9 +140,9 @@ def _after_exit(  # noqa: PLR0911 (a case a line)
     wanted: bool,
 ) -> Component:
     problem = component.failure or _describe_exit(seen)
-    ended = replace(component, state=ComponentState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
-    if component.state is ComponentState.STOPPING and component.failure is None:
-        return replace(ended, state=ComponentState.WAITING, not_before=now) if component.restart_after_stop else ended
+    ended = replace(component, state=UnitState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
+    if component.state is UnitState.STOPPING and component.failure is None:
+        return replace(ended, state=UnitState.WAITING, not_before=now) if component.restart_after_stop else ended
     if fulfilled:
         return replace(ended, done=True)
     if component.failure is None and seen.exit_code == 0 and plan.role in {Role.ENVIRONMENT, Role.EXPORT}:
@@ -158,7 +158,7 @@ def _after_exit(  # noqa: PLR0911 (a case a line)
     backoff = min(plan.patience.longest_pause, plan.patience.first_pause * 2.0 ** (len(failures) - 1))
     return replace(
         ended,
-        state=ComponentState.WAITING,
+        state=UnitState.WAITING,
         not_before=now + backoff,
         failures=failures,
         restarts=component.restarts + 1,

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hermes_rl.orchestration.run_state import ComponentState, Phase
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import (
     Component,
     ComponentObservation,
@@ -122,7 +123,7 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
     _, may_stay = _allowed(progress)
     components = {}
     for plan in progress.plan:
-        needs_ready = all(progress.components[need].state is ComponentState.READY for need in plan.needs)
+        needs_ready = all(progress.components[need].state is UnitState.READY for need in plan.needs)
         components[plan.name] = apply_observation(
             plan,
             progress.components[plan.name],
@@ -214,27 +215,25 @@ def _step_component(  # noqa: PLR0911 (a case a line)
     """Start it when it may start, kill it when it overstays, restart it when the URL of one of its needs changed."""
     component = progress.components[plan.name]
     match component.state:
-        case ComponentState.WAITING if progress.ending is not None and not may_start:
-            return replace(component, state=ComponentState.EXITED, since=now), [
+        case UnitState.WAITING if progress.ending is not None and not may_start:
+            return replace(component, state=UnitState.EXITED, since=now), [
                 KillComponent(plan.name)
             ] if seen.alive else []
-        case ComponentState.WAITING | ComponentState.EXITED if seen.alive:
+        case UnitState.WAITING | UnitState.EXITED if seen.alive:
             return component, [KillComponent(plan.name)]
-        case ComponentState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
+        case UnitState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
             need_urls = {need: progress.components[need].url or "" for need in plan.needs}
             return mark_starting(component, need_urls, now), [StartComponent(plan.name, need_urls)]
-        case ComponentState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
+        case UnitState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
             return component, [KillComponent(plan.name)]
-        case ComponentState.STOPPING if not component.stop_sent and may_stay:
+        case UnitState.STOPPING if not component.stop_sent and may_stay:
             return replace(component, stop_sent=True), [StopComponent(plan.name)]
-        case ComponentState.STOPPING if not component.stop_sent:
+        case UnitState.STOPPING if not component.stop_sent:
             # The run is ending, and will stop this component in its order.
-            return replace(component, state=ComponentState.STARTING, since=now, failure=None), []
-        case ComponentState.STARTING | ComponentState.READY if component.is_stuck(now) or (
-            seen.process and not seen.shim
-        ):
+            return replace(component, state=UnitState.STARTING, since=now, failure=None), []
+        case UnitState.STARTING | UnitState.READY if component.is_stuck(now) or (seen.process and not seen.shim):
             return component, [KillComponent(plan.name)]
-        case ComponentState.STARTING | ComponentState.READY if may_start and _need_moved(progress, component):
+        case UnitState.STARTING | UnitState.READY if may_start and _need_moved(progress, component):
             return replace(mark_stopping(component, now), restart_after_stop=True), [StopComponent(plan.name)]
     return component, []
 
@@ -243,13 +242,13 @@ def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
     if plan.role is Role.EXPORT and not all(_is_down(environment) for environment in environments):
         return False
-    return all(progress.components[need].state is ComponentState.READY for need in plan.needs)
+    return all(progress.components[need].state is UnitState.READY for need in plan.needs)
 
 
 def _need_moved(progress: RunProgress, component: Component) -> bool:
     """Whether a component it needs now has another URL than it was started with."""
     return any(
-        progress.components[need].state is ComponentState.READY and progress.components[need].url != url
+        progress.components[need].state is UnitState.READY and progress.components[need].url != url
         for need, url in component.need_urls.items()
     )
 
@@ -265,22 +264,22 @@ def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: 
     highest = max((plan.role.rank for plan in left), default=-1)
     for plan in left:
         if plan.role.rank == highest and progress.components[plan.name].state in {
-            ComponentState.STARTING,
-            ComponentState.READY,
+            UnitState.STARTING,
+            UnitState.READY,
         }:
             yield plan
 
 
 def _is_down(component: Component) -> bool:
-    return component.state in {ComponentState.WAITING, ComponentState.EXITED}
+    return component.state in {UnitState.WAITING, UnitState.EXITED}
 
 
 def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:
     if progress.ending is not None:
-        over = all(progress.components[plan.name].state is ComponentState.EXITED for plan in progress.plan)
+        over = all(progress.components[plan.name].state is UnitState.EXITED for plan in progress.plan)
         over = over and not any(seen.alive for seen in observation.components.values())
         return progress.ending if over else Phase.STOPPING
     plans = progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)
     services = [progress.components[plan.name] for plan in plans]
-    ready = all(service.state is ComponentState.READY or service.done for service in services)
+    ready = all(service.state is UnitState.READY or service.done for service in services)
     return Phase.RUNNING if ready else progress.phase

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_paths import RunPaths
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState, read_state
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState, read_state
 from hermes_rl.orchestration.supervision.component import Component
 from hermes_rl.orchestration.supervision.component_processes import AdoptedComponent, ComponentProcesses
 from hermes_rl.orchestration.supervision.desired_state import DesiredState, read_desired_state
@@ -210,11 +211,11 @@ def restore_progress(
         component = new
         status = saved.parts.get(name) if saved is not None else None
         if saved is not None and status is not None:
-            was_ready = status.state is ComponentState.READY or saved.phase is Phase.RUNNING
+            was_ready = status.state is UnitState.READY or saved.phase is Phase.RUNNING
             component = replace(component, restarts=status.restarts, was_ready=was_ready, url=status.url)
-        ended_unseen = status is not None and status.state is not ComponentState.WAITING
+        ended_unseen = status is not None and status.state is not UnitState.WAITING
         if name in adopted and (adopted[name].alive or ended_unseen):
-            component = replace(component, state=ComponentState.STARTING, since=now, need_urls=adopted[name].need_urls)
+            component = replace(component, state=UnitState.STARTING, since=now, need_urls=adopted[name].need_urls)
         components[name] = component
     if saved is None:
         return replace(progress, components=components)

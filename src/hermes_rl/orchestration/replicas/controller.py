@@ -160,7 +160,7 @@ def fleet_summary(fleet: Fleet, facts: FleetFacts) -> str:
     opened = [replica for replica in fleet.replicas.values() if replica.state is ReplicaState.OPEN]
     nodes = len({replica.node for replica in opened})
     served = sum(shard.state is UnitState.READY for shard in fleet.shards)
-    done = sum(shard.state is UnitState.EXITED for shard in fleet.shards)
+    done = sum(shard.done for shard in fleet.shards)
     restarts = sum(shard.restarts for shard in fleet.shards)
     return (
         f"{len(opened)} of {facts.wanted} replicas open on {nodes} nodes; {served} of {len(fleet.shards)} shards "

@@ -8,7 +8,7 @@ The trajectory API stores a shard's progress: a new worker asks it which draws a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
@@ -50,13 +50,12 @@ def _decide_ending(fleet: Fleet, facts: FleetFacts) -> Fleet:
         return fleet
     if facts.stop or facts.abort:
         return replace(fleet, ending=Ending.STOPPED, reason="stopped by request")
-    if all(shard.state is UnitState.EXITED for shard in fleet.shards):
+    if all(shard.done for shard in fleet.shards):
         return replace(fleet, ending=Ending.DONE, reason="every shard is done")
-    most_failures = fleet.timeouts.most_failures
     for number, shard in enumerate(fleet.shards):
-        if len(shard.failures) > most_failures:
+        if shard.fatal:
             return replace(fleet, ending=Ending.FAILED, reason=f"shard {number}: {shard.problem}")
-    if len(fleet.open_failures) > most_failures:
+    if len(fleet.open_failures) > fleet.timeouts.most_failures:
         why = facts.problem or "unknown reason"
         return replace(fleet, ending=Ending.FAILED, reason=f"could not open any replica: {why}")
     return fleet
@@ -77,7 +76,8 @@ def _scale(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, list[Act
         replicas[name] = _closing(replicas[name], now)
     actions: list[Action] = []
     opened = fleet.opened
-    if len(staying) < wanted and now >= _next_open_at(fleet):
+    failures = fleet.open_failures
+    if len(staying) < wanted and (not failures or now >= failures[-1] + fleet.timeouts.pause(failures)):
         for _ in range(wanted - len(staying)):
             opened += 1
             while f"replica-{opened}" in facts.replicas:
@@ -135,7 +135,7 @@ def _assign_shards(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, 
         return fleet, []
     staying = _staying(fleet)
     able = [name for name in staying if _is_open(fleet, facts, name)]
-    unfinished = sum(shard.state is not UnitState.EXITED for shard in fleet.shards)
+    unfinished = sum(not shard.done for shard in fleet.shards)
     share = ceil(unfinished / max(1, len(staying)))
     load = Counter(shard.replica for shard in fleet.shards if shard.replica is not None)
     shards, launches = list(fleet.shards), fleet.launches
@@ -170,7 +170,7 @@ def _close_drained(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, 
 
 
 def _kill_strays(fleet: Fleet, facts: FleetFacts) -> Iterator[Action]:
-    """Kill workers whose shard was reassigned: their start was taken for lost, or an earlier driver started them."""
+    """Kill workers whose shard was reassigned: their start was assumed lost, or an earlier driver started them."""
     for name, seen in facts.replicas.items():
         for number, worker in seen.workers.items():
             shard = fleet.shards[number] if number < len(fleet.shards) else Shard()
@@ -192,15 +192,3 @@ def _is_open(fleet: Fleet, facts: FleetFacts, name: str) -> bool:
 
 def _is_responding(facts: FleetFacts, name: str) -> bool:
     return facts.replicas.get(name, ReplicaFacts()).incarnation is not None
-
-
-def _next_open_at(fleet: Fleet) -> float:
-    if not fleet.open_failures:
-        return 0.0
-    backoff = fleet.timeouts.first_pause * 2.0 ** (len(fleet.open_failures) - 1)
-    return fleet.open_failures[-1] + min(fleet.timeouts.longest_pause, backoff)
-
-
-def standing(fleet: Fleet) -> Mapping[str, int]:
-    """The shards by state."""
-    return Counter(str(shard.state) for shard in fleet.shards)

@@ -28,7 +28,7 @@ SHARD_STATES = {
     UnitState.STARTING: "starting",
     UnitState.READY: "served",
     UnitState.STOPPING: "leaving",
-    UnitState.EXITED: "done",
+    UnitState.EXITED: "free",
 }
 """The states of a shard, as written to the file."""
 
@@ -130,7 +130,7 @@ def write_fleet_state(
             "shards": [
                 {
                     "shard": number,
-                    "state": SHARD_STATES[shard.state],
+                    "state": "done" if shard.done else SHARD_STATES[shard.state],
                     "replica": shard.replica,
                     "restarts": shard.restarts,
                     "problem": shard.problem,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hermes_rl.orchestration.reconciler.unit import RestartPolicy, UnitState
+from hermes_rl.orchestration.reconciler.unit import RestartPolicy, Unit
 
 
 class ReplicaState(StrEnum):
@@ -37,17 +37,11 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """`launch_id` and `replica` identify its current or next worker. `since` is when it entered its state."""
+class Shard(Unit):
+    """`launch_id` and `replica` identify its current or next worker."""
 
-    state: UnitState = UnitState.WAITING
     replica: str | None = None
     launch_id: str | None = None
-    since: float = 0.0
-    not_before: float = 0.0
-    failures: tuple[float, ...] = ()
-    restarts: int = 0
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

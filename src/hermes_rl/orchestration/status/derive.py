@@ -3,11 +3,10 @@
 Always true: pure functions; only a live process counts as running, and what never started is not reported as ended.
 """
 
-import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.reconciler.unit import UnitState, signal_name
 from hermes_rl.orchestration.run_state import ComponentStatus, RunState
 
 # A supervisor touches its lock five times a second; after this long without, it is stuck.
@@ -122,10 +121,7 @@ def describe_exit(exit_code: int | None) -> str:
         return "exited (code unknown)"
     if exit_code >= 0:
         return f"exited ({exit_code})"
-    try:
-        return f"killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"killed by signal {-exit_code}"
+    return f"killed by {signal_name(-exit_code)}"
 
 
 def running_seconds(facts: StatusFacts) -> float:

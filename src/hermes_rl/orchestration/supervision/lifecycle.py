@@ -136,7 +136,7 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
     return replace(progress, components=components)
 
 
-def _decide_ending(progress: RunProgress, observation: RunObservation, now: float) -> RunProgress:  # noqa: PLR0911 (a case a line)
+def _decide_ending(progress: RunProgress, observation: RunObservation, now: float) -> RunProgress:  # noqa: PLR0911 (one case per line)
     """Decide whether the run goes on, or which final phase it heads for."""
     if progress.ending is Phase.FINISHED and not _export_settled(progress):
         if observation.wanted is DesiredRun.STOP:
@@ -203,7 +203,7 @@ def _finish_reason(progress: RunProgress) -> str:
     )
 
 
-def _step_component(  # noqa: PLR0911 (a case a line)
+def _step_component(  # noqa: PLR0911 (one case per line)
     progress: RunProgress,
     plan: ComponentPlan,
     seen: ComponentObservation,
@@ -240,7 +240,7 @@ def _step_component(  # noqa: PLR0911 (a case a line)
 
 def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
-    if plan.role is Role.EXPORT and not all(_is_down(environment) for environment in environments):
+    if plan.role is Role.EXPORT and not all(environment.state.down for environment in environments):
         return False
     return all(progress.components[need].state is UnitState.READY for need in plan.needs)
 
@@ -259,7 +259,7 @@ def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: 
     left = [
         plan
         for plan in leaving
-        if observation.components[plan.name].alive or not _is_down(progress.components[plan.name])
+        if observation.components[plan.name].alive or not progress.components[plan.name].state.down
     ]
     highest = max((plan.role.rank for plan in left), default=-1)
     for plan in left:
@@ -268,10 +268,6 @@ def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: 
             UnitState.READY,
         }:
             yield plan
-
-
-def _is_down(component: Component) -> bool:
-    return component.state in {UnitState.WAITING, UnitState.EXITED}
 
 
 def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:

@@ -69,6 +69,10 @@ class RunProgress:
     def with_role(self, *roles: Role) -> list[ComponentPlan]:
         return [spec for spec in self.plan if spec.role in roles]
 
+    @property
+    def services(self) -> list[ComponentPlan]:
+        return [spec for spec in self.plan if spec.role is not Role.EXPORT]
+
 
 @dataclass(frozen=True, slots=True)
 class StartComponent:
@@ -101,18 +105,13 @@ def decide(progress: RunProgress, observation: RunObservation, now: float) -> tu
     progress = replace(progress, complete=progress.complete or observation.complete)
     progress = _apply_observations(progress, observation, now)
     progress = _decide_ending(progress, observation, now)
-    may_start, may_stay = _allowed(progress)
     actions: list[Action] = []
     components = dict(progress.components)
     for plan in progress.plan:
-        start, stay = plan.name in may_start, plan.name in may_stay
-        component, action = _step_component(
-            progress, plan, observation.components[plan.name], now, may_start=start, may_stay=stay
-        )
-        components[plan.name] = component
-        actions += action
+        components[plan.name], step = _step_component(progress, plan, observation.components[plan.name], now)
+        actions += step
     progress = replace(progress, components=components)
-    for plan in _next_to_stop(progress, observation, may_stay):
+    for plan in _next_to_stop(progress, observation):
         components[plan.name] = mark_stopping(components[plan.name], now)
         actions.append(StopComponent(plan.name))
     progress = replace(progress, components=components)
@@ -123,15 +122,10 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
     _, may_stay = _allowed(progress)
     components = {}
     for plan in progress.plan:
-        needs_ready = all(progress.components[need].state is UnitState.READY for need in plan.needs)
+        component, seen = progress.components[plan.name], observation.components[plan.name]
+        fulfilled, wanted = progress.complete and plan.role is Role.TRAINER, plan.name in may_stay
         components[plan.name] = apply_observation(
-            plan,
-            progress.components[plan.name],
-            observation.components[plan.name],
-            now,
-            clock_runs=needs_ready,
-            fulfilled=progress.complete and plan.role is Role.TRAINER,
-            wanted=plan.name in may_stay,
+            plan, component, seen, now, clock_runs=_needs_ready(progress, plan), fulfilled=fulfilled, wanted=wanted
         )
     return replace(progress, components=components)
 
@@ -151,7 +145,7 @@ def _decide_ending(progress: RunProgress, observation: RunObservation, now: floa
         return replace(progress, ending=Phase.STOPPED, reason=ENDING_REASON[Phase.STOPPED])
     if progress.complete:
         return replace(progress, ending=Phase.FINISHED, reason=ENDING_REASON[Phase.FINISHED])
-    for plan in progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT):
+    for plan in progress.services:
         if (fatal := progress.components[plan.name].fatal) is not None:
             return replace(progress, ending=Phase.FAILED, reason=f"{plan.name}: {fatal}")
     return _check_starved(progress, now)
@@ -172,7 +166,7 @@ def _check_starved(progress: RunProgress, now: float) -> RunProgress:
 
 def _allowed(progress: RunProgress) -> tuple[set[str], set[str]]:
     """The names of the components that may be started, and of those that may keep running."""
-    services = {plan.name for plan in progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)}
+    services = {plan.name for plan in progress.services}
     if progress.ending is None:
         return services, services
     if progress.ending is Phase.FINISHED and not _export_settled(progress):
@@ -204,21 +198,15 @@ def _finish_reason(progress: RunProgress) -> str:
 
 
 def _step_component(  # noqa: PLR0911 (one case per line)
-    progress: RunProgress,
-    plan: ComponentPlan,
-    seen: ComponentObservation,
-    now: float,
-    *,
-    may_start: bool,
-    may_stay: bool,
+    progress: RunProgress, plan: ComponentPlan, seen: ComponentObservation, now: float
 ) -> tuple[Component, list[Action]]:
     """Start it when it may start, kill it when it overstays, restart it when the URL of one of its needs changed."""
+    may_start, may_stay = (plan.name in names for names in _allowed(progress))
     component = progress.components[plan.name]
     match component.state:
         case UnitState.WAITING if progress.ending is not None and not may_start:
-            return replace(component, state=UnitState.EXITED, since=now), [
-                KillComponent(plan.name)
-            ] if seen.alive else []
+            kill: list[Action] = [KillComponent(plan.name)] if seen.alive else []
+            return replace(component, state=UnitState.EXITED, since=now), kill
         case UnitState.WAITING | UnitState.EXITED if seen.alive:
             return component, [KillComponent(plan.name)]
         case UnitState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
@@ -242,6 +230,10 @@ def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
     if plan.role is Role.EXPORT and not all(environment.state.down for environment in environments):
         return False
+    return _needs_ready(progress, plan)
+
+
+def _needs_ready(progress: RunProgress, plan: ComponentPlan) -> bool:
     return all(progress.components[need].state is UnitState.READY for need in plan.needs)
 
 
@@ -253,20 +245,15 @@ def _need_moved(progress: RunProgress, component: Component) -> bool:
     )
 
 
-def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: set[str]) -> Iterator[ComponentPlan]:
+def _next_to_stop(progress: RunProgress, observation: RunObservation) -> Iterator[ComponentPlan]:
     """The components to stop now: those of the highest rank that is still up."""
+    _, may_stay = _allowed(progress)
+    states = {name: component.state for name, component in progress.components.items()}
     leaving = [plan for plan in progress.plan if plan.name not in may_stay]
-    left = [
-        plan
-        for plan in leaving
-        if observation.components[plan.name].alive or not progress.components[plan.name].state.down
-    ]
+    left = [plan for plan in leaving if observation.components[plan.name].alive or not states[plan.name].down]
     highest = max((plan.role.rank for plan in left), default=-1)
     for plan in left:
-        if plan.role.rank == highest and progress.components[plan.name].state in {
-            UnitState.STARTING,
-            UnitState.READY,
-        }:
+        if plan.role.rank == highest and states[plan.name] in {UnitState.STARTING, UnitState.READY}:
             yield plan
 
 
@@ -275,7 +262,6 @@ def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:
         over = all(progress.components[plan.name].state is UnitState.EXITED for plan in progress.plan)
         over = over and not any(seen.alive for seen in observation.components.values())
         return progress.ending if over else Phase.STOPPING
-    plans = progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)
-    services = [progress.components[plan.name] for plan in plans]
+    services = [progress.components[plan.name] for plan in progress.services]
     ready = all(service.state is UnitState.READY or service.done for service in services)
     return Phase.RUNNING if ready else progress.phase

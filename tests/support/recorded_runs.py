@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile
 from hermes_rl.orchestration.run_paths import RunPaths, runs_database
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState
 from hermes_rl.store.database.store import open_store
 
 DEAD = ProcessIdentity(os.getpid(), "another beginning")
@@ -95,8 +96,8 @@ def standings(file: RunFile, phase: Phase, *, alive: bool) -> dict[str, Componen
     names = ["api", "trainer", *(file.part_of(one) for one in file.environments)]
     who = living() if alive else DEAD
     if phase.ended:
-        return {name: ComponentStatus(ComponentState.EXITED, who, who, exit_code=0) for name in names}
-    ready = ComponentStatus(ComponentState.READY, who, who, url="http://127.0.0.1:8000")
+        return {name: ComponentStatus(UnitState.EXITED, who, who, exit_code=0) for name in names}
+    ready = ComponentStatus(UnitState.READY, who, who, url="http://127.0.0.1:8000")
     return dict.fromkeys(names, ready)
 
 

@@ -33,8 +33,9 @@ def exclusive_lock(path: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def wait_for_lock(lock: Path, seconds: float, what: str) -> Iterator[None]:
-    """Hold a dedicated lock file, waiting for the current holder; ConfigError after `seconds`."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a folder or a dedicated lock file, waiting for the current holder; ConfigError after `seconds`."""
+    flags = os.O_RDONLY if lock.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(lock, flags | os.O_CLOEXEC, 0o600)
     try:
         if not acquire_within(descriptor, seconds, poll_seconds=POLL_SECONDS):
             raise ConfigError(f"another process has held {what} for {seconds:g} s; try again later")

@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
+from hermes_rl.orchestration.reconciler.unit import UnitState
 
 
 class Phase(StrEnum):
@@ -30,18 +31,9 @@ class Phase(StrEnum):
         return self in {Phase.STOPPED, Phase.FINISHED, Phase.FAILED}
 
 
-class ComponentState(StrEnum):
-    WAITING = "waiting"
-    """For parts that start before it, or for its restart delay."""
-    STARTING = "starting"
-    READY = "ready"
-    STOPPING = "stopping"
-    EXITED = "exited"
-
-
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    state: ComponentState = ComponentState.WAITING
+    state: UnitState = UnitState.WAITING
     keeper: ProcessIdentity | None = None
     process: ProcessIdentity | None = None
     url: str | None = None
@@ -92,7 +84,7 @@ def read_state(path: Path) -> RunState | None:
 
 def _part(status: dict[str, Any]) -> ComponentStatus:
     identities = {name: _identity(status[name]) for name in ("keeper", "process")}
-    return ComponentStatus(**{**status, **identities, "state": ComponentState(status["state"])})
+    return ComponentStatus(**{**status, **identities, "state": UnitState(status["state"])})
 
 
 def _identity(identity: dict[str, Any] | None) -> ProcessIdentity | None:

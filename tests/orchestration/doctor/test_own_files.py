@@ -11,8 +11,9 @@ from hermes_rl.orchestration.atomic_json import write_atomic_json
 from hermes_rl.orchestration.doctor import own_files
 from hermes_rl.orchestration.doctor.finding import FindingState
 from hermes_rl.orchestration.keys import key_file, key_names, set_key
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_paths import RunPaths
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState
 
 SECRET = "canary-0123456789-abcdefgh"
 GONE = ProcessIdentity(2**22 + 1, "never")
@@ -30,7 +31,7 @@ def run(run_id: str, phase: Phase, keeper: ProcessIdentity) -> None:
     places = RunPaths(run_id)
     places.folder.mkdir(parents=True)
     now = time.time()
-    parts = {"api": ComponentStatus(ComponentState.READY, keeper=keeper)}
+    parts = {"api": ComponentStatus(UnitState.READY, keeper=keeper)}
     RunState(run_id, phase, GONE, parts, started_at=now, changed_at=now, said_at=now).write(places.state)
     write_atomic_json(places.wanted, {"wanted": "run", "at": now - 60})
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.scheduler import decide
 from hermes_rl.orchestration.replicas.types import (
     Action,
@@ -21,7 +22,6 @@ from hermes_rl.orchestration.replicas.types import (
     OpenReplica,
     ReplicaFacts,
     ReplicaState,
-    ShardState,
     StartWorker,
     WorkerFacts,
 )
@@ -149,7 +149,7 @@ class World:
 @given(seed=st.integers(0, 2**32), shards=st.integers(1, 9))
 def test_no_shard_is_served_twice_and_all_are_served_once_the_faults_end(seed: int, shards: int) -> None:
     world = World(seed)
-    fleet = Fleet.new(shards, "era", replace(PATIENCE, max_failures=10**6))
+    fleet = Fleet.new(shards, "era", replace(PATIENCE, most_failures=10**6))
     for second in range(FAULTY + QUIET):
         if second < FAULTY:
             world.fault()
@@ -161,7 +161,7 @@ def test_no_shard_is_served_twice_and_all_are_served_once_the_faults_end(seed: i
             world.do(action)
     served = sorted(shard for host in world.hosts.values() for shard, worker in host.workers.items() if worker.running)
     assert served == list(range(shards))
-    assert all(shard.state is ShardState.SERVED for shard in fleet.shards)
+    assert all(shard.state is UnitState.READY for shard in fleet.shards)
     assert [one.state for one in fleet.replicas.values()] == [ReplicaState.OPEN] * 3
     counts = [len(fleet.shards_on(name)) for name in fleet.replicas]
     assert max(counts) - min(counts) <= 1

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.scheduler import decide
 from hermes_rl.orchestration.replicas.types import (
     Action,
@@ -16,7 +17,6 @@ from hermes_rl.orchestration.replicas.types import (
     OpenReplica,
     ReplicaFacts,
     ReplicaState,
-    ShardState,
     StartWorker,
     WorkerFacts,
 )
@@ -92,7 +92,7 @@ class Played:
 def running(shards: int, wanted: int) -> Played:
     played = Played(shards, wanted)
     played.settle()
-    assert all(shard.state is ShardState.SERVED for shard in played.fleet.shards)
+    assert all(shard.state is UnitState.READY for shard in played.fleet.shards)
     return played
 
 
@@ -159,7 +159,7 @@ def test_an_order_that_reached_nobody_is_given_again() -> None:
     played.seen["replica-1"] = replace(played.seen["replica-1"], workers={})
     played.settle(int(PATIENCE.start_timeout) + 3)
     assert played.starts(0) == 2
-    assert played.fleet.shards[0].state is ShardState.SERVED
+    assert played.fleet.shards[0].state is UnitState.READY
 
 
 def test_a_worker_of_an_order_that_was_taken_for_lost_is_killed() -> None:
@@ -243,7 +243,7 @@ def test_a_worker_that_somebody_else_told_to_end_is_started_again() -> None:
 
 def test_a_failure_is_borne_with_a_pause_and_too_many_end_the_fleet_with_the_reason() -> None:
     played = running(shards=2, wanted=2)
-    for _ in range(PATIENCE.max_failures + 1):
+    for _ in range(PATIENCE.most_failures + 1):
         held = played.fleet.shards[1]
         assert held.replica and held.launch_id
         played.worker(
@@ -269,7 +269,7 @@ def test_failures_are_forgotten_after_a_steady_while() -> None:
     played.ends(0, 1)
     played.settle(10)
     assert played.fleet.shards[0].failures
-    played.settle(int(PATIENCE.healthy_after) + 2)
+    played.settle(int(PATIENCE.steady_after) + 2)
     assert not played.fleet.shards[0].failures
 
 
@@ -280,7 +280,7 @@ def test_replicas_that_never_open_end_the_fleet() -> None:
         played.seen.clear()
     assert played.fleet.ending is Ending.FAILED
     opened = sum(isinstance(action, OpenReplica) for action in played.actions)
-    assert opened <= PATIENCE.max_failures + 1
+    assert opened <= PATIENCE.most_failures + 1
 
 
 def test_a_stop_lets_what_is_in_flight_finish_before_anything_is_closed() -> None:

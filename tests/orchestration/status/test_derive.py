@@ -3,7 +3,8 @@
 import pytest
 
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState
 from hermes_rl.orchestration.status.derive import (
     SILENCE_LIMIT,
     START_GRACE,
@@ -151,32 +152,32 @@ def test_running_time_counts_only_while_it_ran(said: RunState | None, supervisor
     [
         (ComponentStatus(), ComponentFacts(), "waiting"),
         (ComponentStatus(restarts=2, exit_code=1), ComponentFacts(), "waiting"),
-        (ComponentStatus(ComponentState.STARTING), ComponentFacts(), "waiting"),
-        (ComponentStatus(ComponentState.STARTING, SOMEBODY), ComponentFacts(shim=True), "starting"),
+        (ComponentStatus(UnitState.STARTING), ComponentFacts(), "waiting"),
+        (ComponentStatus(UnitState.STARTING, SOMEBODY), ComponentFacts(shim=True), "starting"),
         (
-            ComponentStatus(ComponentState.STARTING, SOMEBODY, SOMEBODY),
+            ComponentStatus(UnitState.STARTING, SOMEBODY, SOMEBODY),
             ComponentFacts(shim=True, process=True),
             "starting",
         ),
-        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "running"),
-        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(), "exited (code unknown)"),
+        (ComponentStatus(UnitState.READY, SOMEBODY, SOMEBODY), ComponentFacts(shim=True, process=True), "running"),
+        (ComponentStatus(UnitState.READY, SOMEBODY, SOMEBODY), ComponentFacts(), "exited (code unknown)"),
         (
-            ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY, exit_code=3),
+            ComponentStatus(UnitState.READY, SOMEBODY, SOMEBODY, exit_code=3),
             ComponentFacts(),
             "exited (code unknown)",
         ),
-        (ComponentStatus(ComponentState.READY, SOMEBODY, SOMEBODY), ComponentFacts(exit_code=-9), "killed by SIGKILL"),
+        (ComponentStatus(UnitState.READY, SOMEBODY, SOMEBODY), ComponentFacts(exit_code=-9), "killed by SIGKILL"),
         (
-            ComponentStatus(ComponentState.STOPPING, SOMEBODY, SOMEBODY),
+            ComponentStatus(UnitState.STOPPING, SOMEBODY, SOMEBODY),
             ComponentFacts(shim=True, process=True),
             "stopping",
         ),
-        (ComponentStatus(ComponentState.EXITED, SOMEBODY, SOMEBODY, exit_code=0), ComponentFacts(), "exited (0)"),
-        (ComponentStatus(ComponentState.EXITED, exit_code=-9), ComponentFacts(), "killed by SIGKILL"),
-        (ComponentStatus(ComponentState.READY), ComponentFacts(exit_code=1), "exited (1)"),
-        (ComponentStatus(ComponentState.EXITED), ComponentFacts(), "not started"),
-        (ComponentStatus(ComponentState.EXITED), ComponentFacts(started=True), "exited (code unknown)"),
-        (ComponentStatus(ComponentState.EXITED), ComponentFacts(exit_code=2, started=True), "exited (2)"),
+        (ComponentStatus(UnitState.EXITED, SOMEBODY, SOMEBODY, exit_code=0), ComponentFacts(), "exited (0)"),
+        (ComponentStatus(UnitState.EXITED, exit_code=-9), ComponentFacts(), "killed by SIGKILL"),
+        (ComponentStatus(UnitState.READY), ComponentFacts(exit_code=1), "exited (1)"),
+        (ComponentStatus(UnitState.EXITED), ComponentFacts(), "not started"),
+        (ComponentStatus(UnitState.EXITED), ComponentFacts(started=True), "exited (code unknown)"),
+        (ComponentStatus(UnitState.EXITED), ComponentFacts(exit_code=2, started=True), "exited (2)"),
     ],
 )
 def test_a_part_is_what_lives_of_it(part: ComponentStatus, seen: ComponentFacts, status: str) -> None:

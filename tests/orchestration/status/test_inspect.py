@@ -8,8 +8,9 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_paths import RunPaths
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase
 from hermes_rl.orchestration.status.derive import LivePhase, live_phase
 from hermes_rl.orchestration.status.inspect import gather_facts
 from hermes_rl.orchestration.status.status import status
@@ -34,7 +35,7 @@ def test_a_run_whose_supervisor_is_gone_recovers() -> None:
 def test_a_process_that_ends_is_seen_at_once() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         who = ProcessIdentity.from_pid(process.pid)
-        make_run(parts={"api": ComponentStatus(ComponentState.READY, living(), who)})
+        make_run(parts={"api": ComponentStatus(UnitState.READY, living(), who)})
         assert status("r1")["processes"]["api"]["status"] == "running"
         process.kill()
         process.wait()
@@ -42,19 +43,19 @@ def test_a_process_that_ends_is_seen_at_once() -> None:
 
 
 def test_the_exit_that_only_the_keeper_has_seen_is_told() -> None:
-    places = make_run(parts={"api": ComponentStatus(ComponentState.READY, living(), DEAD)})
+    places = make_run(parts={"api": ComponentStatus(UnitState.READY, living(), DEAD)})
     write_note(places, "api", DEAD, -9)
     assert status("r1")["processes"]["api"]["status"] == "killed by SIGKILL"
 
 
 def test_the_exit_of_an_earlier_life_is_not_taken_for_this_one() -> None:
-    places = make_run(parts={"api": ComponentStatus(ComponentState.READY, living(), DEAD)})
+    places = make_run(parts={"api": ComponentStatus(UnitState.READY, living(), DEAD)})
     write_note(places, "api", ProcessIdentity(2, "earlier"), 0)
     assert status("r1")["processes"]["api"]["status"] == "exited (code unknown)"
 
 
 def test_a_part_that_was_never_started_has_not_exited() -> None:
-    make_run(phase=Phase.STOPPED, parts={"api": ComponentStatus(ComponentState.EXITED)})
+    make_run(phase=Phase.STOPPED, parts={"api": ComponentStatus(UnitState.EXITED)})
     assert status("r1")["processes"]["api"]["status"] == "not started"
 
 
@@ -135,8 +136,8 @@ def test_an_id_that_leads_elsewhere_is_refused() -> None:
 def test_a_run_in_the_middle_of_starting_tells_each_part_as_it_is() -> None:
     file = run_file("r1")
     parts = {
-        "api": ComponentStatus(ComponentState.READY, living(), living(), url="http://127.0.0.1:1"),
-        "trainer": ComponentStatus(ComponentState.STARTING, living(), living()),
+        "api": ComponentStatus(UnitState.READY, living(), living(), url="http://127.0.0.1:1"),
+        "trainer": ComponentStatus(UnitState.STARTING, living(), living()),
         "env": ComponentStatus(),
     }
     make_run(phase=Phase.STARTING, parts=parts, file=file)

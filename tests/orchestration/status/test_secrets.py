@@ -7,8 +7,9 @@ import pytest
 
 from hermes_rl.orchestration.key_file import change_keys
 from hermes_rl.orchestration.keys import key_file
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_file import EnvironmentEntry
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase
 from hermes_rl.orchestration.status.logs import log_lines
 from hermes_rl.orchestration.status.results import results
 from hermes_rl.orchestration.status.run_list import list_runs
@@ -27,7 +28,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
     entry = EnvironmentEntry(name="words", reference="words", openai={"api_key": FILED})
     file = run_file("r1", tinker={"api_key": VARIABLE}, keys=("MY_JUDGE_KEY",))
     file = file.model_copy(update={"environments": (entry,)})
-    part = ComponentStatus(ComponentState.EXITED, exit_code=1, problem=leak)
+    part = ComponentStatus(UnitState.EXITED, exit_code=1, problem=leak)
     places = make_run(phase=Phase.FAILED, reason=leak, file=file, parts={"trainer": part, "api": replace(part)})
     record((file, "failed"))
     write_log(places, "trainer", leak + "\n")

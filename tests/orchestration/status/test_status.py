@@ -8,7 +8,8 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.process_identity import ProcessIdentity
-from hermes_rl.orchestration.run_state import ComponentState, Phase, read_state
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import Phase, read_state
 from hermes_rl.orchestration.status.status import status
 from hermes_rl.orchestration.status.status_cache import THROTTLE_SECONDS
 from tests.support.recorded_runs import DEAD, make_run, run_file, write_environment_lines, write_steps
@@ -116,7 +117,7 @@ def happened(places_state: Any, what: str, now: float) -> None:
     trainer = state.parts["trainer"]
     match what:
         case "a crash":
-            parts = {**state.parts, "trainer": replace(trainer, state=ComponentState.EXITED, process=None, exit_code=1)}
+            parts = {**state.parts, "trainer": replace(trainer, state=UnitState.EXITED, process=None, exit_code=1)}
             state = replace(state, phase=Phase.FAILED, supervisor=None, parts=parts, changed_at=now)
         case "a finish":
             state = replace(state, phase=Phase.FINISHED, supervisor=None)

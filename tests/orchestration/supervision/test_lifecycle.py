@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.orchestration.run_state import ComponentState, Phase
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.lifecycle import (
     STOP_GRACE,
@@ -163,7 +164,7 @@ def test_failures_are_forgotten_when_it_was_ready_for_long() -> None:
     for _ in range(8):
         world.end("api", 1)
         world.step()
-        while world.course.components["api"].state is not ComponentState.READY:
+        while world.course.components["api"].state is not UnitState.READY:
             world.step()
         world.step(PATIENCE.steady_after + 1)
         world.step()
@@ -198,7 +199,7 @@ def test_a_port_that_others_took_is_no_bad_configuration() -> None:
         "api": replace(facts.components["api"], port_taken=True),
     }
     course, _ = decide(world.course, replace(facts, components=parts), world.now)
-    assert course.components["api"].state is ComponentState.WAITING
+    assert course.components["api"].state is UnitState.WAITING
 
 
 def test_a_part_that_never_gets_ready_is_stopped_and_counted() -> None:

@@ -1,6 +1,7 @@
 """Where a supervisor takes up what the last one left."""
 
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState
 from hermes_rl.orchestration.supervision.component_processes import AdoptedComponent
 from hermes_rl.orchestration.supervision.desired_state import DesiredState
 from hermes_rl.orchestration.supervision.lifecycle import RunProgress
@@ -12,7 +13,7 @@ TOLD = RunState(
     "r1",
     Phase.RUNNING,
     None,
-    {"api": ComponentStatus(ComponentState.READY, restarts=2), "trainer": ComponentStatus(ComponentState.WAITING)},
+    {"api": ComponentStatus(UnitState.READY, restarts=2), "trainer": ComponentStatus(UnitState.WAITING)},
     started_at=100.0,
     changed_at=150.0,
     said_at=180.0,
@@ -24,14 +25,14 @@ DEAD = {"api": AdoptedComponent({}, alive=False), "trainer": AdoptedComponent({"
 def test_what_lives_is_looked_at_and_not_started_again() -> None:
     course = restore_progress(RunProgress.new(PLAN), TOLD, ALIVE, DesiredState(), 5.0)
     assert course.phase is Phase.RUNNING
-    assert course.components["api"].state is ComponentState.STARTING
+    assert course.components["api"].state is UnitState.STARTING
     assert (course.components["api"].restarts, course.components["api"].was_ready) == (2, True)
-    assert course.components["trainer"].state is ComponentState.WAITING
+    assert course.components["trainer"].state is UnitState.WAITING
 
 
 def test_what_died_unseen_is_seen_to_have_ended() -> None:
     course = restore_progress(RunProgress.new(PLAN), TOLD, DEAD, DesiredState(), 5.0)
-    assert course.components["api"].state is ComponentState.STARTING
+    assert course.components["api"].state is UnitState.STARTING
 
 
 def test_another_attempt_begins_anew() -> None:

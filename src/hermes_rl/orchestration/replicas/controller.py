@@ -11,17 +11,20 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from typing import Any
 
-from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.orchestration.atomic_json import write_atomic_json
+from hermes_rl.orchestration.reconciler.driver import StateWriter, drive
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.hosts import Hosts
 from hermes_rl.orchestration.replicas.scheduler import decide
 from hermes_rl.orchestration.replicas.state_file import (
     FleetPaths,
+    fleet_state,
     init_desired_fleet,
     read_desired_fleet,
-    write_fleet_state,
 )
 from hermes_rl.orchestration.replicas.types import (
     Action,
@@ -34,13 +37,13 @@ from hermes_rl.orchestration.replicas.types import (
     KillWorker,
     OpenReplica,
     ReplicaState,
-    ShardState,
     StartWorker,
 )
 
 POLL_INTERVAL = 0.5
 REPORT_EVERY = 10.0
-WRITE_STATE_EVERY = 2.0
+# Of ticks that fail one after another.
+GIVE_UP_AFTER = 60.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -67,9 +70,9 @@ def run_fleet(task: FleetTask, connect: Callable[[], Hosts], report: Callable[[s
     with exclusive_lock(paths.driver, "--name"):
         hosts = connect()
         try:
-            with _Signals().installed() as signals:
+            with _received_signals() as signals:
                 init_desired_fleet(paths, task.replicas)
-                fleet = _Driver(task, paths, hosts, report).run(signals)
+                fleet = _Driver(task, paths, hosts, signals, report).run()
         finally:
             hosts.close()
     if fleet.ending is Ending.FAILED:
@@ -77,43 +80,38 @@ def run_fleet(task: FleetTask, connect: Callable[[], Hosts], report: Callable[[s
     return fleet
 
 
-class _Signals:
+@contextmanager
+def _received_signals() -> Iterator[list[int]]:
     """The first signal drains the fleet, the second aborts it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    @contextmanager
-    def installed(self) -> Iterator["_Signals"]:
-        def received(_number: int, _frame: FrameType | None) -> None:
-            self.count += 1
-
-        before = {number: signal.signal(number, received) for number in SIGNALS}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda got, _frame: received.append(got)) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Driver:
-    def __init__(self, task: FleetTask, paths: FleetPaths, hosts: Hosts, report: Callable[[str], None]) -> None:
-        self._task, self._paths, self._hosts, self._report = task, paths, hosts, report
+    def __init__(
+        self, task: FleetTask, paths: FleetPaths, hosts: Hosts, signals: list[int], report: Callable[[str], None]
+    ) -> None:
+        self._task, self._paths, self._hosts, self._signals, self._report = task, paths, hosts, signals, report
         self._fleet = Fleet.new(task.shards, uuid.uuid4().hex[:8], task.timeouts)
         self._began = time.time()
         self._last_actions: tuple[Action, ...] = ()
-        self._written: Fleet | None = None
-        self._written_at = self._reported_at = 0.0
+        self._state_file = StateWriter[dict[str, Any]](self._write_state, report)
+        self._reported_at = 0.0
+        self._worked_at = time.monotonic()
+        """When the last tick succeeded."""
 
-    def run(self, signals: _Signals) -> Fleet:
-        while not self._fleet.over:
-            began = time.monotonic()
-            self._tick(signals)
-            time.sleep(max(0.05, POLL_INTERVAL - (time.monotonic() - began)))
+    def run(self) -> Fleet:
+        drive(self._tick, self._paths.driver, POLL_INTERVAL, self._on_error)
         return self._fleet
 
-    def _tick(self, signals: _Signals) -> None:
-        facts = self._observe(signals)
+    def _tick(self) -> bool:
+        """Whether the fleet has ended."""
+        facts = self._observe()
         before = self._fleet
         self._fleet, actions = decide(before, facts, time.monotonic())
         if self._fleet.ending is not before.ending:
@@ -126,41 +124,43 @@ class _Driver:
         for name, shard, line in self._hosts.take_lines():
             sys.stderr.write(f"[{name} shard {shard}] {line}\n")
         sys.stderr.flush()
-        self._write_state(facts)
+        task = self._task
+        self._state_file.put(
+            fleet_state(self._paths, self._fleet, facts, on=task.on, environment=task.environment, began=self._began)
+        )
+        self._worked_at = time.monotonic()
+        if self._worked_at - self._reported_at >= REPORT_EVERY:
+            self._reported_at = self._worked_at
+            self._report(fleet_summary(self._fleet, facts))
+        return self._fleet.over
 
-    def _observe(self, signals: _Signals) -> FleetFacts:
+    def _on_error(self, error: Exception) -> None:
+        hopeless = isinstance(error, ConfigError) or time.monotonic() - self._worked_at > GIVE_UP_AFTER
+        if hopeless or len(self._signals) > 1:
+            raise error
+        self._report(f"a tick failed and is repeated: {error!r}")
+
+    def _observe(self) -> FleetFacts:
         desired = read_desired_fleet(self._paths)
         self._hosts.avoid(desired.avoided if desired else ())
         return FleetFacts(
             self._hosts.poll(),
             wanted=self._task.replicas if desired is None else desired.replicas,
             leaving=frozenset(desired.leaving if desired else ()),
-            stop=signals.count > 0,
-            abort=signals.count > 1,
+            stop=len(self._signals) > 0,
+            abort=len(self._signals) > 1,
             problem=self._hosts.problem,
         )
 
-    def _write_state(self, facts: FleetFacts) -> None:
-        now = time.monotonic()
-        if self._fleet != self._written or now - self._written_at >= WRITE_STATE_EVERY:
-            task = self._task
-            try:
-                write_fleet_state(
-                    self._paths, self._fleet, facts, on=task.on, environment=task.environment, began=self._began
-                )
-            except OSError as error:
-                self._report(f"cannot write the fleet's state: {error}")
-            self._written, self._written_at = self._fleet, now
-        if now - self._reported_at >= REPORT_EVERY:
-            self._reported_at = now
-            self._report(fleet_summary(self._fleet, facts))
+    def _write_state(self, state: dict[str, Any]) -> None:
+        write_atomic_json(self._paths.state, {**state, "said_at": time.time()})
 
 
 def fleet_summary(fleet: Fleet, facts: FleetFacts) -> str:
     opened = [replica for replica in fleet.replicas.values() if replica.state is ReplicaState.OPEN]
     nodes = len({replica.node for replica in opened})
-    served = sum(shard.state is ShardState.SERVED for shard in fleet.shards)
-    done = sum(shard.state is ShardState.DONE for shard in fleet.shards)
+    served = sum(shard.state is UnitState.READY for shard in fleet.shards)
+    done = sum(shard.done for shard in fleet.shards)
     restarts = sum(shard.restarts for shard in fleet.shards)
     return (
         f"{len(opened)} of {facts.wanted} replicas open on {nodes} nodes; {served} of {len(fleet.shards)} shards "

@@ -6,6 +6,13 @@ for too long, or its start was never confirmed.
 
 from dataclasses import replace
 
+from hermes_rl.orchestration.reconciler.unit import (
+    BAD_CONFIGURATION,
+    UnitState,
+    after_failure,
+    after_ready,
+    describe_exit,
+)
 from hermes_rl.orchestration.replicas.types import (
     Action,
     CloseReplica,
@@ -15,14 +22,11 @@ from hermes_rl.orchestration.replicas.types import (
     Replica,
     ReplicaState,
     Shard,
-    ShardState,
     WorkerFacts,
 )
 
-BAD_CONFIGURATION = 2
 # Retrying rarely helps, except when the last owner has not released its spool yet.
 FAILURE_WEIGHT = {BAD_CONFIGURATION: 3}
-ASSIGNED = frozenset({ShardState.STARTING, ShardState.SERVED, ShardState.LEAVING})
 # A worker with such an ending was stopped from outside, as when its machine shuts down; it has more to do.
 SIGNAL_ENDINGS = ("SIGTERM", "SIGINT", "a signal")
 
@@ -70,7 +74,7 @@ def observe_replicas(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet
         fleet,
         replicas=replicas,
         shards=tuple(shards),
-        open_failures=_recent(open_failures, fleet.timeouts, now),
+        open_failures=fleet.timeouts.recent(open_failures, now),
         changed_at=changed_at,
     )
     return seen_fleet, actions
@@ -79,7 +83,7 @@ def observe_replicas(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet
 def observe_workers(fleet: Fleet, facts: FleetFacts, now: float) -> Fleet:
     shards = list(fleet.shards)
     for number, shard in enumerate(fleet.shards):
-        if shard.state not in ASSIGNED or shard.replica is None:
+        if shard.replica is None:
             continue
         seen = facts.replicas[shard.replica]
         if seen.incarnation is not None:
@@ -88,55 +92,37 @@ def observe_workers(fleet: Fleet, facts: FleetFacts, now: float) -> Fleet:
         for number, worker in seen.workers.items():
             if worker.running and name in fleet.replicas and number < len(shards) and _is_unclaimed(shards[number]):
                 shards[number] = replace(
-                    shards[number], state=ShardState.SERVED, replica=name, launch_id=worker.launch_id, since=now
+                    shards[number], state=UnitState.READY, replica=name, launch_id=worker.launch_id, since=now
                 )
     return replace(fleet, shards=tuple(shards))
 
 
 def _is_unclaimed(shard: Shard) -> bool:
     """Whether it was never assigned: a driver that takes over finds workers already running."""
-    return shard.state is ShardState.FREE and shard.launch_id is None
+    return shard.state is UnitState.WAITING and shard.launch_id is None
 
 
-def _observe_shard(  # noqa: PLR0911 (a case a line)
-    shard: Shard, worker: WorkerFacts | None, timeouts: FleetTimeouts, now: float
-) -> Shard:
+def _observe_shard(shard: Shard, worker: WorkerFacts | None, timeouts: FleetTimeouts, now: float) -> Shard:
     """The shard after its replica's report on its worker."""
     if worker is None or worker.launch_id != shard.launch_id:
-        lost = shard.state is not ShardState.STARTING or now - shard.since > timeouts.start_timeout
+        lost = shard.state is not UnitState.STARTING or now - shard.since > timeouts.start_timeout
         return _free(shard, now, restarted=True) if lost else shard
     if worker.running:
-        if shard.state is ShardState.STARTING:
-            return replace(shard, state=ShardState.SERVED, since=now)
-        steady = shard.state is ShardState.SERVED and now - shard.since >= timeouts.healthy_after
-        return replace(shard, failures=(), problem=None) if steady else shard
-    if worker.exit_code == 0 and shard.state is not ShardState.LEAVING and not _was_signalled(worker):
-        return replace(shard, state=ShardState.DONE, replica=None, since=now, problem=None)
-    if shard.state is ShardState.LEAVING:
+        return after_ready(timeouts, shard, now)
+    if shard.state is UnitState.STOPPING:
         return _free(shard, now)
+    if worker.exit_code == 0 and _was_signalled(worker):
+        return replace(_free(shard, now, restarted=True), not_before=now + timeouts.first_pause)
+    shard = replace(shard, replica=None)
     if worker.exit_code == 0:
-        return replace(_free(shard, now, restarted=True), not_before=now + timeouts.first_backoff)
-    failures = _recent(shard.failures, timeouts, now)
-    failures += (now,) * FAILURE_WEIGHT.get(worker.exit_code or 0, 1)
-    backoff = min(timeouts.max_backoff, timeouts.first_backoff * 2.0 ** (len(failures) - 1))
-    freed = _free(shard, now, restarted=True)
-    return replace(freed, failures=failures, not_before=now + backoff, problem=_describe_exit(worker))
+        return replace(shard, state=UnitState.EXITED, since=now, done=True, problem=None)
+    problem = describe_exit(worker.exit_code, worker.problem, unknown="ended for an unknown reason")
+    return after_failure(timeouts, shard, now, problem, FAILURE_WEIGHT.get(worker.exit_code or 0, 1))
 
 
 def _free(shard: Shard, now: float, *, restarted: bool = False) -> Shard:
-    if shard.state is ShardState.DONE:
-        return shard
-    return replace(shard, state=ShardState.FREE, replica=None, since=now, restarts=shard.restarts + restarted)
-
-
-def _recent(times: tuple[float, ...], timeouts: FleetTimeouts, now: float) -> tuple[float, ...]:
-    return tuple(at for at in times if now - at < timeouts.window)
+    return replace(shard, state=UnitState.WAITING, replica=None, since=now, restarts=shard.restarts + restarted)
 
 
 def _was_signalled(worker: WorkerFacts) -> bool:
     return worker.ended is not None and worker.ended.startswith(SIGNAL_ENDINGS)
-
-
-def _describe_exit(worker: WorkerFacts) -> str:
-    how = "ended for an unknown reason" if worker.exit_code is None else f"exited with status {worker.exit_code}"
-    return f"{how}: {worker.problem}" if worker.problem else how

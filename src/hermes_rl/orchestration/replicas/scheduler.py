@@ -8,10 +8,11 @@ The trajectory API stores a shard's progress: a new worker asks it which draws a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.observe import observe_replicas, observe_workers
 from hermes_rl.orchestration.replicas.types import (
     Action,
@@ -26,7 +27,6 @@ from hermes_rl.orchestration.replicas.types import (
     ReplicaFacts,
     ReplicaState,
     Shard,
-    ShardState,
     StartWorker,
 )
 
@@ -50,13 +50,12 @@ def _decide_ending(fleet: Fleet, facts: FleetFacts) -> Fleet:
         return fleet
     if facts.stop or facts.abort:
         return replace(fleet, ending=Ending.STOPPED, reason="stopped by request")
-    if all(shard.state is ShardState.DONE for shard in fleet.shards):
+    if all(shard.done for shard in fleet.shards):
         return replace(fleet, ending=Ending.DONE, reason="every shard is done")
-    max_failures = fleet.timeouts.max_failures
     for number, shard in enumerate(fleet.shards):
-        if len(shard.failures) > max_failures:
+        if shard.fatal:
             return replace(fleet, ending=Ending.FAILED, reason=f"shard {number}: {shard.problem}")
-    if len(fleet.open_failures) > max_failures:
+    if len(fleet.open_failures) > fleet.timeouts.most_failures:
         why = facts.problem or "unknown reason"
         return replace(fleet, ending=Ending.FAILED, reason=f"could not open any replica: {why}")
     return fleet
@@ -77,7 +76,8 @@ def _scale(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, list[Act
         replicas[name] = _closing(replicas[name], now)
     actions: list[Action] = []
     opened = fleet.opened
-    if len(staying) < wanted and now >= _next_open_at(fleet):
+    failures = fleet.open_failures
+    if len(staying) < wanted and (not failures or now >= failures[-1] + fleet.timeouts.pause(failures)):
         for _ in range(wanted - len(staying)):
             opened += 1
             while f"replica-{opened}" in facts.replicas:
@@ -98,7 +98,7 @@ def _drain(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, list[Act
     for number, shard in enumerate(shards):
         if shard.replica is None or shard.launch_id is None:
             continue
-        if shard.state is ShardState.LEAVING:
+        if shard.state is UnitState.STOPPING:
             if facts.abort or now - shard.since > fleet.timeouts.drain_timeout:
                 actions.append(KillWorker(shard.replica, number, shard.launch_id))
             elif not _is_responding(facts, shard.replica):
@@ -107,7 +107,7 @@ def _drain(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, list[Act
                 # Repeated each time, since a lost request would only be noticed at the drain timeout.
                 actions.append(DrainWorker(shard.replica, number, shard.launch_id))
         elif number in moving or fleet.replicas[shard.replica].state is ReplicaState.CLOSING:
-            shards[number] = replace(shard, state=ShardState.LEAVING, since=now)
+            shards[number] = replace(shard, state=UnitState.STOPPING, since=now)
             actions.append(DrainWorker(shard.replica, number, shard.launch_id))
     return replace(fleet, shards=tuple(shards)), actions
 
@@ -115,7 +115,7 @@ def _drain(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, list[Act
 def _shards_to_move(fleet: Fleet, facts: FleetFacts, now: float) -> Iterator[int]:
     """The shards to move for an even spread, once the fleet has been stable for a while."""
     staying = _staying(fleet)
-    unsettled = any(shard.state not in {ShardState.SERVED, ShardState.DONE} for shard in fleet.shards)
+    unsettled = any(shard.state not in {UnitState.READY, UnitState.EXITED} for shard in fleet.shards)
     quiet = now - fleet.changed_at >= fleet.timeouts.rebalance_delay
     if fleet.ending is not None or unsettled or not quiet or not all(_is_open(fleet, facts, name) for name in staying):
         return
@@ -135,13 +135,13 @@ def _assign_shards(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, 
         return fleet, []
     staying = _staying(fleet)
     able = [name for name in staying if _is_open(fleet, facts, name)]
-    unfinished = sum(shard.state is not ShardState.DONE for shard in fleet.shards)
+    unfinished = sum(not shard.done for shard in fleet.shards)
     share = ceil(unfinished / max(1, len(staying)))
     load = Counter(shard.replica for shard in fleet.shards if shard.replica is not None)
     shards, launches = list(fleet.shards), fleet.launches
     actions: list[Action] = []
     for number, shard in enumerate(shards):
-        if shard.state is not ShardState.FREE or now < shard.not_before or not able:
+        if shard.state is not UnitState.WAITING or now < shard.not_before or not able:
             continue
         name = min(able, key=lambda candidate: (load[candidate], candidate))
         waited = now - max(shard.since, fleet.changed_at)
@@ -149,7 +149,7 @@ def _assign_shards(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, 
             continue
         launches += 1
         launch_id = f"{fleet.launch_prefix}-{launches}"
-        shards[number] = replace(shard, state=ShardState.STARTING, replica=name, launch_id=launch_id, since=now)
+        shards[number] = replace(shard, state=UnitState.STARTING, replica=name, launch_id=launch_id, since=now)
         load[name] += 1
         actions.append(StartWorker(name, number, launch_id))
     return replace(fleet, shards=tuple(shards), launches=launches), actions
@@ -170,7 +170,7 @@ def _close_drained(fleet: Fleet, facts: FleetFacts, now: float) -> tuple[Fleet, 
 
 
 def _kill_strays(fleet: Fleet, facts: FleetFacts) -> Iterator[Action]:
-    """Kill workers whose shard was reassigned: their start was taken for lost, or an earlier driver started them."""
+    """Kill workers whose shard was reassigned: their start was assumed lost, or an earlier driver started them."""
     for name, seen in facts.replicas.items():
         for number, worker in seen.workers.items():
             shard = fleet.shards[number] if number < len(fleet.shards) else Shard()
@@ -192,15 +192,3 @@ def _is_open(fleet: Fleet, facts: FleetFacts, name: str) -> bool:
 
 def _is_responding(facts: FleetFacts, name: str) -> bool:
     return facts.replicas.get(name, ReplicaFacts()).incarnation is not None
-
-
-def _next_open_at(fleet: Fleet) -> float:
-    if not fleet.open_failures:
-        return 0.0
-    backoff = fleet.timeouts.first_backoff * 2.0 ** (len(fleet.open_failures) - 1)
-    return fleet.open_failures[-1] + min(fleet.timeouts.max_backoff, backoff)
-
-
-def standing(fleet: Fleet) -> Mapping[str, int]:
-    """The shards by state."""
-    return Counter(str(shard.state) for shard in fleet.shards)

@@ -5,23 +5,23 @@ progress.
 """
 
 import os
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.file_lock import wait_for_lock
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
+from hermes_rl.orchestration.reconciler.driver import lock_desired
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.replicas.types import Fleet, FleetFacts
 from hermes_rl.orchestration.run_paths import is_folder_name
 
-LOCK_TIMEOUT = 5.0
 MAX_REPLICAS = 4096
+SHARD_STATES = dict(zip(UnitState, ("free", "starting", "served", "leaving", "free"), strict=True))
+"""The states of a shard, as written to the file. One that has exited is done, or its failures end the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,58 +79,51 @@ def read_desired_fleet(paths: FleetPaths) -> DesiredFleet | None:
 def init_desired_fleet(paths: FleetPaths, replicas: int) -> None:
     """Set the desired state at the start of a command. The same command again keeps the last resize."""
     paths.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(paths):
+    with lock_desired(paths.wanted):
         last = read_desired_fleet(paths)
         count = last.replicas if last is not None and last.began_with == replicas else replicas
         write_atomic_json(paths.wanted, asdict(DesiredFleet(count, (), replicas)))
 
 
 def update_desired_fleet(paths: FleetPaths, change: Callable[[DesiredFleet], DesiredFleet]) -> DesiredFleet:
-    with _locked(paths):
+    with lock_desired(paths.wanted):
         desired = change(read_desired_fleet(paths) or DesiredFleet(1))
         write_atomic_json(paths.wanted, asdict(desired))
     return desired
 
 
-def _locked(paths: FleetPaths) -> AbstractContextManager[None]:
-    return wait_for_lock(paths.folder / "wanted.lock", LOCK_TIMEOUT, str(paths.wanted))
-
-
-def write_fleet_state(
+def fleet_state(
     paths: FleetPaths, fleet: Fleet, facts: FleetFacts, *, on: str, environment: str, began: float
-) -> None:
+) -> dict[str, Any]:
+    """The document of state.json, without `said_at`, the time of writing."""
     me = ProcessIdentity.from_pid(os.getpid())
     workers = {name: seen.workers for name, seen in facts.replicas.items()}
-    write_atomic_json(
-        paths.state,
-        {
-            "name": paths.name,
-            "environment": environment,
-            "on": on,
-            "driver": {"pid": me.pid, "began": me.began},
-            "began_at": began,
-            "said_at": time.time(),
-            "wanted": facts.wanted,
-            "ending": fleet.ending,
-            "reason": fleet.reason,
-            "problem": facts.problem,
-            "replicas": {
-                name: {"state": replica.state, "node": replica.node, "shards": fleet.shards_on(name)}
-                for name, replica in fleet.replicas.items()
-            },
-            "shards": [
-                {
-                    "shard": number,
-                    "state": shard.state,
-                    "replica": shard.replica,
-                    "restarts": shard.restarts,
-                    "problem": shard.problem,
-                    "says": _last_line(workers, shard.replica, number),
-                }
-                for number, shard in enumerate(fleet.shards)
-            ],
+    return {
+        "name": paths.name,
+        "environment": environment,
+        "on": on,
+        "driver": {"pid": me.pid, "began": me.began},
+        "began_at": began,
+        "wanted": facts.wanted,
+        "ending": fleet.ending,
+        "reason": fleet.reason,
+        "problem": facts.problem,
+        "replicas": {
+            name: {"state": replica.state, "node": replica.node, "shards": fleet.shards_on(name)}
+            for name, replica in fleet.replicas.items()
         },
-    )
+        "shards": [
+            {
+                "shard": number,
+                "state": "done" if shard.done else SHARD_STATES[shard.state],
+                "replica": shard.replica,
+                "restarts": shard.restarts,
+                "problem": shard.problem,
+                "says": _last_line(workers, shard.replica, number),
+            }
+            for number, shard in enumerate(fleet.shards)
+        ],
+    }
 
 
 def read_fleet_state(paths: FleetPaths) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hermes_rl.orchestration.reconciler.unit import RestartPolicy, Unit
+
 
 class ReplicaState(StrEnum):
     OPENING = "opening"
@@ -15,17 +17,6 @@ class ReplicaState(StrEnum):
     OPEN = "open"
     CLOSING = "closing"
     """Its shards are being drained; then it is closed."""
-
-
-class ShardState(StrEnum):
-    FREE = "free"
-    """No worker has it."""
-    STARTING = "starting"
-    SERVED = "served"
-    LEAVING = "leaving"
-    """Its worker finishes the rollouts in flight and exits; then the shard is free."""
-    DONE = "done"
-    """Its worker exited with all items done."""
 
 
 class Ending(StrEnum):
@@ -46,22 +37,16 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """`launch_id` and `replica` identify its current or next worker. `since` is when it entered its state."""
+class Shard(Unit):
+    """`launch_id` and `replica` identify its current or next worker."""
 
-    state: ShardState = ShardState.FREE
     replica: str | None = None
     launch_id: str | None = None
-    since: float = 0.0
-    not_before: float = 0.0
-    failures: tuple[float, ...] = ()
-    restarts: int = 0
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FleetTimeouts:
-    """In seconds, except `max_failures`."""
+class FleetTimeouts(RestartPolicy):
+    """In seconds."""
 
     drain_timeout: float = 75.0
     """A draining worker is killed after this."""
@@ -73,13 +58,7 @@ class FleetTimeouts:
     """How long a shard waits for an opening replica when all others have their share."""
     rebalance_delay: float = 5.0
     """Shards are rebalanced only after this long without a replica opening or closing."""
-    first_backoff: float = 1.0
-    max_backoff: float = 30.0
-    max_failures: int = 5
-    """Tolerated per shard within `window`; one more fails the fleet."""
-    window: float = 900.0
-    healthy_after: float = 120.0
-    """After being served for this long, a shard's failures are forgotten."""
+    steady_after: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 Always true: pure functions; only a live process counts as running, and what never started is not reported as ended.
 """
 
-import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, RunState
+from hermes_rl.orchestration.reconciler.unit import UnitState, signal_name
+from hermes_rl.orchestration.run_state import ComponentStatus, RunState
 
 # A supervisor touches its lock five times a second; after this long without, it is stuck.
 SILENCE_LIMIT = 4.0
@@ -104,14 +104,14 @@ def live_phase(facts: StatusFacts) -> LivePhase:
 
 def part_status(part: ComponentStatus, facts: ComponentFacts) -> str:
     """waiting, starting, running, stopping, `exited (CODE)`, `killed by SIGNAL`, or `not started`."""
-    if part.state is ComponentState.WAITING:
+    if part.state is UnitState.WAITING:
         return "waiting"
-    if part.state is ComponentState.EXITED:
+    if part.state is UnitState.EXITED:
         code = facts.exit_code if part.exit_code is None else part.exit_code
         return NOT_STARTED if code is None and not facts.started else describe_exit(code)
     if facts.process:
-        return {ComponentState.STARTING: "starting", ComponentState.READY: "running"}.get(part.state, "stopping")
-    if part.state is ComponentState.STARTING and part.process is None and facts.exit_code is None:
+        return {UnitState.STARTING: "starting", UnitState.READY: "running"}.get(part.state, "stopping")
+    if part.state is UnitState.STARTING and part.process is None and facts.exit_code is None:
         return "starting" if facts.shim else "waiting"
     return describe_exit(facts.exit_code)
 
@@ -121,10 +121,7 @@ def describe_exit(exit_code: int | None) -> str:
         return "exited (code unknown)"
     if exit_code >= 0:
         return f"exited ({exit_code})"
-    try:
-        return f"killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"killed by signal {-exit_code}"
+    return f"killed by {signal_name(-exit_code)}"
 
 
 def running_seconds(facts: StatusFacts) -> float:

@@ -17,6 +17,6 @@ if __name__ == "__main__":
         os._exit(0)
     os.setsid()
 
-    from hermes_rl.orchestration.supervision.process import main
+    from hermes_rl.orchestration.supervision.supervisor import main
 
     main(sys.argv[1])

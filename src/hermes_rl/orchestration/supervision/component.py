@@ -1,17 +1,22 @@
-"""The state machine of one component: its next state from an observation, and what follows when its process has ended.
+"""The state machine of one component: its next state from an observation, and what the exit of its process means.
 
-Always true: pure functions; after each failure the backoff doubles, up to `most_failures` within the window; a
-configuration error on the first start is not retried.
+Always true: pure functions; a configuration error on the first start is not retried.
 """
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hermes_rl.orchestration.run_state import ComponentState
+from hermes_rl.orchestration.reconciler.unit import (
+    BAD_CONFIGURATION,
+    Unit,
+    UnitState,
+    after_failure,
+    after_ready,
+    describe_exit,
+)
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
-BAD_CONFIGURATION = 2
+SHIM_LOST = "ended together with its shim, which was killed or failed to start"
 # A shim cleans up for a second or two after its component has ended.
 STUCK_AFTER = 15.0
 
@@ -38,14 +43,7 @@ class ComponentObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """`since` is when it entered its state."""
-
-    state: ComponentState = ComponentState.WAITING
-    since: float = 0.0
-    not_before: float = 0.0
-    failures: tuple[float, ...] = ()
-    restarts: int = 0
+class Component(Unit):
     need_urls: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
     was_ready: bool = False
@@ -56,12 +54,7 @@ class Component:
     """Why the supervisor is stopping it; counted as a failure once it has stopped."""
     headless_since: float | None = None
     """Since when its shim has been alive without its process."""
-    done: bool = False
-    """It finished its work."""
-    fatal: str | None = None
-    """Why it will not be restarted."""
     exit_code: int | None = None
-    problem: str | None = None
 
     def is_stuck(self, now: float) -> bool:
         return self.headless_since is not None and now - self.headless_since > STUCK_AFTER
@@ -70,7 +63,7 @@ class Component:
 def mark_starting(component: Component, need_urls: Mapping[str, str], now: float) -> Component:
     return replace(
         component,
-        state=ComponentState.STARTING,
+        state=UnitState.STARTING,
         since=now,
         need_urls=dict(need_urls),
         stop_sent=False,
@@ -82,11 +75,11 @@ def mark_starting(component: Component, need_urls: Mapping[str, str], now: float
 
 def mark_stopping(component: Component, now: float) -> Component:
     return replace(
-        component, state=ComponentState.STOPPING, since=now, stop_sent=True, restart_after_stop=False, failure=None
+        component, state=UnitState.STOPPING, since=now, stop_sent=True, restart_after_stop=False, failure=None
     )
 
 
-def apply_observation(  # noqa: PLR0911 (a case a line)
+def apply_observation(  # noqa: PLR0911 (one case per line)
     plan: ComponentPlan,
     component: Component,
     seen: ComponentObservation,
@@ -100,84 +93,39 @@ def apply_observation(  # noqa: PLR0911 (a case a line)
 
     `wanted`: it should be running.
     """
-    if component.state in {ComponentState.WAITING, ComponentState.EXITED}:
+    if component.state.down:
         return component
     if not seen.alive:
         return _after_exit(plan, component, seen, now, fulfilled=fulfilled, wanted=wanted)
-    if component.state is ComponentState.STOPPING:
+    if component.state is UnitState.STOPPING:
         return component
     headless = seen.shim and seen.started and not seen.process
     component = replace(component, headless_since=(component.headless_since or now) if headless else None)
     if seen.ready:
-        if component.state is ComponentState.STARTING:
-            return replace(component, state=ComponentState.READY, since=now, was_ready=True, url=seen.url, problem=None)
-        steady = now - component.since >= plan.patience.steady_after
-        return replace(component, failures=() if steady else component.failures, url=seen.url)
-    if component.state is ComponentState.READY:
-        return replace(component, state=ComponentState.STARTING, since=now)
+        component = replace(component, was_ready=True, url=seen.url, problem=None)
+        return after_ready(plan.patience, component, now)
+    if component.state is UnitState.READY:
+        return replace(component, state=UnitState.STARTING, since=now)
     if not clock_runs:
         return replace(component, since=now)
     if now - component.since > plan.patience.ready_within:
         failure = f"not ready within {plan.patience.ready_within:g} s"
-        return replace(
-            component,
-            state=ComponentState.STOPPING,
-            since=now,
-            stop_sent=False,
-            restart_after_stop=False,
-            failure=failure,
-        )
+        return replace(mark_stopping(component, now), stop_sent=False, failure=failure)
     return component
 
 
-def _after_exit(  # noqa: PLR0911 (a case a line)
-    plan: ComponentPlan,
-    component: Component,
-    seen: ComponentObservation,
-    now: float,
-    *,
-    fulfilled: bool,
-    wanted: bool,
+def _after_exit(
+    plan: ComponentPlan, component: Component, seen: ComponentObservation, now: float, *, fulfilled: bool, wanted: bool
 ) -> Component:
-    problem = component.failure or _describe_exit(seen)
-    ended = replace(component, state=ComponentState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
-    if component.state is ComponentState.STOPPING and component.failure is None:
-        return replace(ended, state=ComponentState.WAITING, not_before=now) if component.restart_after_stop else ended
-    if fulfilled:
-        return replace(ended, done=True)
-    if component.failure is None and seen.exit_code == 0 and plan.role in {Role.ENVIRONMENT, Role.EXPORT}:
+    problem = component.failure or describe_exit(seen.exit_code, seen.problem, unknown=SHIM_LOST)
+    ended = replace(component, state=UnitState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
+    if component.state is UnitState.STOPPING and component.failure is None:
+        return replace(ended, state=UnitState.WAITING, not_before=now) if component.restart_after_stop else ended
+    finished = component.failure is None and seen.exit_code == 0 and plan.role in {Role.ENVIRONMENT, Role.EXPORT}
+    if fulfilled or finished:
         return replace(ended, done=True)
     if not wanted:
         return replace(ended, problem=problem)
     if seen.exit_code == BAD_CONFIGURATION and not component.was_ready and not seen.port_taken:
         return replace(ended, problem=problem, fatal=problem)
-    failures = (*(at for at in component.failures if now - at < plan.patience.window), now)
-    if len(failures) > plan.patience.most_failures:
-        fatal = f"failed {len(failures)} times; last failure: {problem}"
-        return replace(ended, failures=failures, problem=problem, fatal=fatal)
-    backoff = min(plan.patience.longest_pause, plan.patience.first_pause * 2.0 ** (len(failures) - 1))
-    return replace(
-        ended,
-        state=ComponentState.WAITING,
-        not_before=now + backoff,
-        failures=failures,
-        restarts=component.restarts + 1,
-        problem=problem,
-    )
-
-
-def _describe_exit(seen: ComponentObservation) -> str:
-    if seen.exit_code is None:
-        how = "ended together with its shim, which was killed or failed to start"
-    elif seen.exit_code < 0:
-        how = f"killed by {_signal_name(-seen.exit_code)}"
-    else:
-        how = f"exited with status {seen.exit_code}"
-    return f"{how}: {seen.problem}" if seen.problem else how
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
+    return after_failure(plan.patience, ended, now, problem)

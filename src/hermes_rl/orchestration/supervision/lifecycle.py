@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hermes_rl.orchestration.run_state import ComponentState, Phase
+from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import (
     Component,
     ComponentObservation,
@@ -68,6 +69,10 @@ class RunProgress:
     def with_role(self, *roles: Role) -> list[ComponentPlan]:
         return [spec for spec in self.plan if spec.role in roles]
 
+    @property
+    def services(self) -> list[ComponentPlan]:
+        return [spec for spec in self.plan if spec.role is not Role.EXPORT]
+
 
 @dataclass(frozen=True, slots=True)
 class StartComponent:
@@ -100,18 +105,13 @@ def decide(progress: RunProgress, observation: RunObservation, now: float) -> tu
     progress = replace(progress, complete=progress.complete or observation.complete)
     progress = _apply_observations(progress, observation, now)
     progress = _decide_ending(progress, observation, now)
-    may_start, may_stay = _allowed(progress)
     actions: list[Action] = []
     components = dict(progress.components)
     for plan in progress.plan:
-        start, stay = plan.name in may_start, plan.name in may_stay
-        component, action = _step_component(
-            progress, plan, observation.components[plan.name], now, may_start=start, may_stay=stay
-        )
-        components[plan.name] = component
-        actions += action
+        components[plan.name], step = _step_component(progress, plan, observation.components[plan.name], now)
+        actions += step
     progress = replace(progress, components=components)
-    for plan in _next_to_stop(progress, observation, may_stay):
+    for plan in _next_to_stop(progress, observation):
         components[plan.name] = mark_stopping(components[plan.name], now)
         actions.append(StopComponent(plan.name))
     progress = replace(progress, components=components)
@@ -122,20 +122,15 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
     _, may_stay = _allowed(progress)
     components = {}
     for plan in progress.plan:
-        needs_ready = all(progress.components[need].state is ComponentState.READY for need in plan.needs)
+        component, seen = progress.components[plan.name], observation.components[plan.name]
+        fulfilled, wanted = progress.complete and plan.role is Role.TRAINER, plan.name in may_stay
         components[plan.name] = apply_observation(
-            plan,
-            progress.components[plan.name],
-            observation.components[plan.name],
-            now,
-            clock_runs=needs_ready,
-            fulfilled=progress.complete and plan.role is Role.TRAINER,
-            wanted=plan.name in may_stay,
+            plan, component, seen, now, clock_runs=_needs_ready(progress, plan), fulfilled=fulfilled, wanted=wanted
         )
     return replace(progress, components=components)
 
 
-def _decide_ending(progress: RunProgress, observation: RunObservation, now: float) -> RunProgress:  # noqa: PLR0911 (a case a line)
+def _decide_ending(progress: RunProgress, observation: RunObservation, now: float) -> RunProgress:  # noqa: PLR0911 (one case per line)
     """Decide whether the run goes on, or which final phase it heads for."""
     if progress.ending is Phase.FINISHED and not _export_settled(progress):
         if observation.wanted is DesiredRun.STOP:
@@ -150,7 +145,7 @@ def _decide_ending(progress: RunProgress, observation: RunObservation, now: floa
         return replace(progress, ending=Phase.STOPPED, reason=ENDING_REASON[Phase.STOPPED])
     if progress.complete:
         return replace(progress, ending=Phase.FINISHED, reason=ENDING_REASON[Phase.FINISHED])
-    for plan in progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT):
+    for plan in progress.services:
         if (fatal := progress.components[plan.name].fatal) is not None:
             return replace(progress, ending=Phase.FAILED, reason=f"{plan.name}: {fatal}")
     return _check_starved(progress, now)
@@ -171,7 +166,7 @@ def _check_starved(progress: RunProgress, now: float) -> RunProgress:
 
 def _allowed(progress: RunProgress) -> tuple[set[str], set[str]]:
     """The names of the components that may be started, and of those that may keep running."""
-    services = {plan.name for plan in progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)}
+    services = {plan.name for plan in progress.services}
     if progress.ending is None:
         return services, services
     if progress.ending is Phase.FINISHED and not _export_settled(progress):
@@ -202,85 +197,71 @@ def _finish_reason(progress: RunProgress) -> str:
     )
 
 
-def _step_component(  # noqa: PLR0911 (a case a line)
-    progress: RunProgress,
-    plan: ComponentPlan,
-    seen: ComponentObservation,
-    now: float,
-    *,
-    may_start: bool,
-    may_stay: bool,
+def _step_component(  # noqa: PLR0911 (one case per line)
+    progress: RunProgress, plan: ComponentPlan, seen: ComponentObservation, now: float
 ) -> tuple[Component, list[Action]]:
     """Start it when it may start, kill it when it overstays, restart it when the URL of one of its needs changed."""
+    may_start, may_stay = (plan.name in names for names in _allowed(progress))
     component = progress.components[plan.name]
     match component.state:
-        case ComponentState.WAITING if progress.ending is not None and not may_start:
-            return replace(component, state=ComponentState.EXITED, since=now), [
-                KillComponent(plan.name)
-            ] if seen.alive else []
-        case ComponentState.WAITING | ComponentState.EXITED if seen.alive:
+        case UnitState.WAITING if progress.ending is not None and not may_start:
+            kill: list[Action] = [KillComponent(plan.name)] if seen.alive else []
+            return replace(component, state=UnitState.EXITED, since=now), kill
+        case UnitState.WAITING | UnitState.EXITED if seen.alive:
             return component, [KillComponent(plan.name)]
-        case ComponentState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
+        case UnitState.WAITING if may_start and now >= component.not_before and _can_start(progress, plan):
             need_urls = {need: progress.components[need].url or "" for need in plan.needs}
             return mark_starting(component, need_urls, now), [StartComponent(plan.name, need_urls)]
-        case ComponentState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
+        case UnitState.STOPPING if now - component.since > plan.patience.stop_within + STOP_GRACE:
             return component, [KillComponent(plan.name)]
-        case ComponentState.STOPPING if not component.stop_sent and may_stay:
+        case UnitState.STOPPING if not component.stop_sent and may_stay:
             return replace(component, stop_sent=True), [StopComponent(plan.name)]
-        case ComponentState.STOPPING if not component.stop_sent:
+        case UnitState.STOPPING if not component.stop_sent:
             # The run is ending, and will stop this component in its order.
-            return replace(component, state=ComponentState.STARTING, since=now, failure=None), []
-        case ComponentState.STARTING | ComponentState.READY if component.is_stuck(now) or (
-            seen.process and not seen.shim
-        ):
+            return replace(component, state=UnitState.STARTING, since=now, failure=None), []
+        case UnitState.STARTING | UnitState.READY if component.is_stuck(now) or (seen.process and not seen.shim):
             return component, [KillComponent(plan.name)]
-        case ComponentState.STARTING | ComponentState.READY if may_start and _need_moved(progress, component):
+        case UnitState.STARTING | UnitState.READY if may_start and _need_moved(progress, component):
             return replace(mark_stopping(component, now), restart_after_stop=True), [StopComponent(plan.name)]
     return component, []
 
 
 def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
-    if plan.role is Role.EXPORT and not all(_is_down(environment) for environment in environments):
+    if plan.role is Role.EXPORT and not all(environment.state.down for environment in environments):
         return False
-    return all(progress.components[need].state is ComponentState.READY for need in plan.needs)
+    return _needs_ready(progress, plan)
+
+
+def _needs_ready(progress: RunProgress, plan: ComponentPlan) -> bool:
+    return all(progress.components[need].state is UnitState.READY for need in plan.needs)
 
 
 def _need_moved(progress: RunProgress, component: Component) -> bool:
     """Whether a component it needs now has another URL than it was started with."""
     return any(
-        progress.components[need].state is ComponentState.READY and progress.components[need].url != url
+        progress.components[need].state is UnitState.READY and progress.components[need].url != url
         for need, url in component.need_urls.items()
     )
 
 
-def _next_to_stop(progress: RunProgress, observation: RunObservation, may_stay: set[str]) -> Iterator[ComponentPlan]:
+def _next_to_stop(progress: RunProgress, observation: RunObservation) -> Iterator[ComponentPlan]:
     """The components to stop now: those of the highest rank that is still up."""
+    _, may_stay = _allowed(progress)
+    states = {name: component.state for name, component in progress.components.items()}
     leaving = [plan for plan in progress.plan if plan.name not in may_stay]
-    left = [
-        plan
-        for plan in leaving
-        if observation.components[plan.name].alive or not _is_down(progress.components[plan.name])
-    ]
+    left = [plan for plan in leaving if observation.components[plan.name].alive or not states[plan.name].down]
     highest = max((plan.role.rank for plan in left), default=-1)
     for plan in left:
-        if plan.role.rank == highest and progress.components[plan.name].state in {
-            ComponentState.STARTING,
-            ComponentState.READY,
-        }:
+        if plan.role.rank == highest and states[plan.name] in {UnitState.STARTING, UnitState.READY}:
             yield plan
-
-
-def _is_down(component: Component) -> bool:
-    return component.state in {ComponentState.WAITING, ComponentState.EXITED}
 
 
 def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:
     if progress.ending is not None:
-        over = all(progress.components[plan.name].state is ComponentState.EXITED for plan in progress.plan)
+        over = all(progress.components[plan.name].state is UnitState.EXITED for plan in progress.plan)
         over = over and not any(seen.alive for seen in observation.components.values())
         return progress.ending if over else Phase.STOPPING
-    plans = progress.with_role(Role.ENGINE, Role.API, Role.TRAINER, Role.ENVIRONMENT)
-    services = [progress.components[plan.name] for plan in plans]
-    ready = all(service.state is ComponentState.READY or service.done for service in services)
+    services = [progress.components[plan.name] for plan in progress.services]
+    ready = all(service.state is UnitState.READY or service.done for service in services)
     return Phase.RUNNING if ready else progress.phase

@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
+from hermes_rl.orchestration.reconciler.unit import RestartPolicy
 
 
 class Role(StrEnum):
@@ -28,18 +29,11 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentTimeouts:
-    """In seconds, except `most_failures`."""
+class ComponentTimeouts(RestartPolicy):
+    """In seconds."""
 
     ready_within: float = 60.0
     stop_within: float = 20.0
-    first_pause: float = 1.0
-    longest_pause: float = 30.0
-    most_failures: int = 5
-    """Tolerated within `window`; one more fails the run."""
-    window: float = 900.0
-    steady_after: float = 300.0
-    """After being ready for this long, its failures are forgotten."""
 
 
 TIMEOUTS = {

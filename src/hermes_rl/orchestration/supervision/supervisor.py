@@ -8,14 +8,17 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from logging.handlers import RotatingFileHandler
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.file_lock import acquire_within
 from hermes_rl.core.process_identity import ProcessIdentity
+from hermes_rl.orchestration.reconciler.driver import StateWriter, drive
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_paths import RunPaths
-from hermes_rl.orchestration.run_state import ComponentState, ComponentStatus, Phase, RunState, read_state
+from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState, read_state
 from hermes_rl.orchestration.supervision.component import Component
 from hermes_rl.orchestration.supervision.component_processes import AdoptedComponent, ComponentProcesses
 from hermes_rl.orchestration.supervision.desired_state import DesiredState, read_desired_state
@@ -27,15 +30,14 @@ from hermes_rl.orchestration.supervision.lifecycle import (
     StopComponent,
     decide,
 )
-from hermes_rl.orchestration.supervision.process_tags import try_lock
 from hermes_rl.orchestration.supervision.run_plan import Role, read_plan
 from hermes_rl.orchestration.supervision.store_record import RunRecord
 from hermes_rl.tracing.setup import Tracing, export_span
 
 log = logging.getLogger(__name__)
 
+LOG_BYTES, LOG_FILES = 2**20, 3
 POLL_INTERVAL = 0.2
-WRITE_STATE_EVERY = 2.0
 # Longer than a dying supervisor takes to release its lock.
 LOCK_TIMEOUT = 10.0
 
@@ -60,26 +62,17 @@ class Supervisor:
         self._progress = restore_progress(RunProgress.new(plan.parts), saved, adopted, desired, time.monotonic())
         self._me = ProcessIdentity.from_pid(os.getpid())
         self._times = attempt_times(saved, desired, time.time())
-        self._written_state: RunState | None = None
-        self._written_at = 0.0
+        self._state_file = StateWriter(self._write_state, log.warning)
         self._record = RunRecord(paths)
 
     def run(self, lock: int) -> None:
-        while True:
-            with suppress(OSError):
-                os.utime(lock)
-            try:
-                self._tick()
-            except Exception:
-                log.exception("supervision tick failed")
-            if self._progress.phase.ended and self._is_over():
-                break
-            time.sleep(POLL_INTERVAL)
+        drive(self._tick, lock, POLL_INTERVAL, lambda error: log.error("supervision tick failed", exc_info=error))
         self._record.close()
         self._processes.close()
         self._trace()
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Whether the run is over."""
         self._processes.reap()
         observation = self._observe()
         before = self._progress.phase
@@ -96,7 +89,10 @@ class Supervisor:
                     self._processes.stop(component)
                 case KillComponent(component):
                     self._processes.kill(component)
-        self._write_state()
+        self._state_file.put(self._state())
+        written = self._state_file.written
+        # The final phase is written and no process is left.
+        return bool(written and written.phase.ended) and self._processes.sweep_all()
 
     def _observe(self) -> RunObservation:
         urls = {name: component.url for name, component in self._progress.components.items() if component.url}
@@ -118,18 +114,8 @@ class Supervisor:
             return False
         return trainer_run.get("state") == "complete" and trainer_run.get("pid") in known
 
-    def _write_state(self) -> None:
-        """Write state.json when it changed, and periodically as a heartbeat."""
-        now = time.time()
-        state = replace(self._state(), said_at=0.0)
-        if state == self._written_state and time.monotonic() - self._written_at < WRITE_STATE_EVERY:
-            return
-        try:
-            replace(state, said_at=now).write(self._paths.state)
-        except OSError as error:
-            log.warning("cannot write the run's state: %s", error)
-            return
-        self._written_state, self._written_at = state, time.monotonic()
+    def _write_state(self, state: RunState) -> None:
+        replace(state, said_at=time.time()).write(self._paths.state)
         self._record.put(state.phase)
 
     def _trace(self) -> None:
@@ -149,11 +135,6 @@ class Supervisor:
             )
         except HermesRLError as error:
             log.warning("cannot export the run's span: %s", error)
-
-    def _is_over(self) -> bool:
-        """Whether the final phase is written and no process is left."""
-        written = self._written_state is not None and self._written_state.phase is self._progress.phase
-        return written and self._processes.sweep_all()
 
     def _state(self) -> RunState:
         progress = self._progress
@@ -210,11 +191,11 @@ def restore_progress(
         component = new
         status = saved.parts.get(name) if saved is not None else None
         if saved is not None and status is not None:
-            was_ready = status.state is ComponentState.READY or saved.phase is Phase.RUNNING
+            was_ready = status.state is UnitState.READY or saved.phase is Phase.RUNNING
             component = replace(component, restarts=status.restarts, was_ready=was_ready, url=status.url)
-        ended_unseen = status is not None and status.state is not ComponentState.WAITING
+        ended_unseen = status is not None and status.state is not UnitState.WAITING
         if name in adopted and (adopted[name].alive or ended_unseen):
-            component = replace(component, state=ComponentState.STARTING, since=now, need_urls=adopted[name].need_urls)
+            component = replace(component, state=UnitState.STARTING, since=now, need_urls=adopted[name].need_urls)
         components[name] = component
     if saved is None:
         return replace(progress, components=components)
@@ -228,15 +209,29 @@ def restore_progress(
     )
 
 
+def main(run_id: str) -> None:
+    """Set up the log and supervise the run."""
+    path = RunPaths(run_id).log("supervisor")
+    # Supervise even when the log cannot be written.
+    logging.raiseExceptions = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler: logging.Handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
+    except OSError:
+        handler = logging.NullHandler()
+    logging.basicConfig(
+        format="%(asctime)s %(process)d %(levelname)s %(message)s", level=logging.INFO, handlers=[handler]
+    )
+    log.info("supervising %s", run_id)
+    supervise(run_id)
+
+
 def supervise(run_id: str) -> None:
     """Supervise until the run ends; return early when another supervisor holds the lock or there is nothing to do."""
     paths = RunPaths(run_id)
     lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while not try_lock(lock):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
+    if not acquire_within(lock, LOCK_TIMEOUT, poll_seconds=0.05):
+        return
     while _has_work(paths):
         _run_attempt(paths, lock)
     # A `resume` waits for this lock, and the process's last threads may take seconds to end.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hermes_rl.cli.main import VERBS
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.ask_endpoint import CHOICES, ask_for_endpoint
 from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_report
@@ -45,15 +46,38 @@ def test_help_names_the_verbs() -> None:
     assert "evaluate" in done.stdout
 
 
-def test_help_loads_no_verb() -> None:
-    code = "from hermes_rl.cli.main import hermes_rl; hermes_rl(['--help'], standalone_mode=False); import sys"
-    done = subprocess.run([sys.executable, "-c", f"{code}; print(*sys.modules)"], check=True, **NO_TERMINAL)
-    loaded = set(done.stdout.splitlines()[-1].split())
-    assert "hermes_rl.cli.main" in loaded
-    assert (
-        loaded & {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.orchestration", "hermes_rl.environment"}
-        == set()
+def modules_loaded_by(*commands: list[str]) -> set[str]:
+    """What is imported once these commands have run, one after the other in one process."""
+    code = (
+        "import sys\n"
+        "from hermes_rl.cli.main import hermes_rl\n"
+        f"for words in {list(commands)!r}:\n"
+        "    try:\n"
+        "        hermes_rl(words, standalone_mode=False)\n"
+        "    except Exception:\n"
+        "        pass\n"
+        "print(*sys.modules)\n"
     )
+    done = subprocess.run([sys.executable, "-c", code], check=True, **NO_TERMINAL)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_version_and_a_misspelt_command_load_no_verb() -> None:
+    loaded = modules_loaded_by(["--help"], ["--version"], ["prcess"])
+    assert "hermes_rl.cli.main" in loaded
+    assert loaded.isdisjoint(
+        {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.orchestration", "hermes_rl.environment"}
+    )
+
+
+def test_the_help_of_a_verb_loads_only_what_it_prints() -> None:
+    # These two list the fields of a pydantic model.
+    described = {"gateway", "trainer"}
+    heavy = {"aiohttp", "fastapi", "numpy", "rich", "hermes_rl.environment.base"}
+    assert modules_loaded_by(*([verb, "--help"] for verb in described)).isdisjoint(heavy)
+    others = modules_loaded_by(*([verb, "--help"] for verb in sorted(VERBS) if verb not in described))
+    assert "hermes_rl.cli.validate" in others
+    assert others.isdisjoint(heavy | {"pydantic"})
 
 
 def test_the_help_of_an_environment_shows_its_own_defaults() -> None:

@@ -9,22 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-import yaml
 
 from hermes_rl.cli.environment_command import environment_mode
-from hermes_rl.console.config_options import ConfigSections, section_values
+from hermes_rl.console.config_options import PART, ConfigSections, section_values
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
-from hermes_rl.environment.ask_endpoint import choose_endpoint
-from hermes_rl.environment.command import mode_command
-from hermes_rl.environment.resolve_config import Settings, resolve_settings
-from hermes_rl.orchestration.run_file import PART_HELP, read_part
-from hermes_rl.rollout.environment_protocol import Environment
 
 if TYPE_CHECKING:
+    from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.orchestration.replicas.hosts import Hosts
     from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
+    from hermes_rl.rollout.environment_protocol import Environment
 
 HERE, RAY = "here", "ray"
 # On top of the worker's stop timeout: it closes its sandboxes and leaves the API.
@@ -66,8 +62,11 @@ OPTIONS: tuple[click.Parameter, ...] = (
 )
 
 
-def serve_command(environment: type[Environment]) -> click.Command:
+def serve_command(environment: "type[Environment]") -> click.Command:
     """The environment's `serve` with options for replicas; the context's `obj` is the reference as typed."""
+    from hermes_rl.environment.command import mode_command
+    from hermes_rl.orchestration.run_file import read_part
+
     own = mode_command(environment, "serve")
     serve_alone = cast("Callable[..., int]", own.callback)
     names = [str(option.name) for option in OPTIONS]
@@ -83,7 +82,7 @@ def serve_command(environment: type[Environment]) -> click.Command:
     return click.Command(
         "serve",
         callback=run,
-        params=[*own.params, click.Option(["--part"], help=PART_HELP), *OPTIONS],
+        params=[*own.params, click.Option(["--part"], help=PART), *OPTIONS],
         help=own.help,
         context_settings=own.context_settings,
     )
@@ -93,12 +92,14 @@ serve = environment_mode("serve", serve_command)
 
 
 def _replicas(
-    environment: type[Environment],
+    environment: "type[Environment]",
     reference: str,
     config: ConfigSections,
     replica_options: dict[str, Any],
     values: dict[str, Any],
 ) -> int:
+    from hermes_rl.environment.ask_endpoint import choose_endpoint
+    from hermes_rl.environment.resolve_config import Settings, resolve_settings
     from hermes_rl.orchestration.replicas.controller import FleetTask, run_fleet
     from hermes_rl.orchestration.replicas.shards import resolve_shards
     from hermes_rl.orchestration.replicas.types import FleetTimeouts
@@ -156,7 +157,7 @@ def _arguments(given: dict[str, str], trace: str | None) -> list[str]:
     return [*arguments, "--trace", trace] if trace else arguments
 
 
-def _weight_arguments(settings: Settings, shards: int) -> list[str]:
+def _weight_arguments(settings: "Settings", shards: int) -> list[str]:
     """Split the environment's weight over its shards, because the API counts each shard separately."""
     env = settings.env
     arguments = ["--env.inference_weight", repr(env.inference_weight / shards)]
@@ -175,6 +176,8 @@ def _relative_serve_dir(serve_dir: str | None) -> str | None:
 def _worker_spec(
     reference: str, config: ConfigSections, arguments: list[str], shards: int, serve_dir: str | None, keys: list[str]
 ) -> "WorkerSpec":
+    import yaml
+
     from hermes_rl.orchestration.keys import find_key
     from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
 
@@ -198,7 +201,7 @@ def _check_alone(replica_options: dict[str, Any]) -> None:
         raise ConfigError(f"--on {replica_options['on']} needs --replicas N")
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: "Settings") -> None:
     env = settings.env
     if env.evaluation_only:
         raise ConfigError("--env.evaluation_only runs in one process; leave out --replicas")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from hermes_rl.console.config_options import (
+    PART,
     config_option,
     resolve_section,
     section_options,
@@ -24,7 +25,6 @@ from hermes_rl.console.run_command import run_async, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.core.shutdown import StopSignal
-from hermes_rl.orchestration.run_file import PART_HELP, read_part
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
@@ -48,6 +48,7 @@ def _run(
     """
     # First, because it reports a missing extra; the other imports would just fail.
     import hermes_rl.training.engines.tinker  # noqa: F401
+    from hermes_rl.orchestration.run_file import read_part
     from hermes_rl.training.run import run_training
     from hermes_rl.training.run_folder import RunFolder
 
@@ -149,7 +150,7 @@ trainer = click.Command(
     help=_run.__doc__,
     params=[
         config_option("Read the section tinker from a YAML file."),
-        click.Option(["--part"], help=PART_HELP),
+        click.Option(["--part"], help=PART),
         click.Option(
             ["--run", "run_name"],
             default="default",

@@ -8,20 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import click
-import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticUndefined
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import SECRET_FIELDS
 
-Model = TypeVar("Model", bound=BaseModel)
+# pydantic and yaml are imported where they are used: the help of most commands needs neither.
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
 
 SECTIONS = ("env", "openai", "tinker")
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
+PART = "With --config RUN.yaml: read the settings of this component of the run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,13 @@ def trace_option() -> click.Option:
     return click.Option(["--trace"], metavar="URL", help=TRACE)
 
 
-def section_options(section: str, default: BaseModel) -> list[click.Parameter]:
+def section_options(section: str, default: "BaseModel") -> list[click.Parameter]:
     """An option `--SECTION.FIELD` for each field of a model."""
     return [
         click.Option(
             [f"--{section}.{name}", f"{section}__{name}"],
             metavar=_metavar(field.annotation),
-            help=_help(field.description or "", getattr(default, name, PydanticUndefined), secret=name == "api_key"),
+            help=_help(field.description or "", getattr(default, name, None), secret=name == "api_key"),
         )
         for name, field in type(default).model_fields.items()
     ]
@@ -69,6 +71,8 @@ def read_sections(file: Path | None) -> ConfigSections:
     """The sections of the file given with --config, if any."""
     if file is None:
         return ConfigSections()
+    import yaml
+
     try:
         values = yaml.safe_load(file.read_text()) or {}
     except OSError as error:
@@ -90,17 +94,19 @@ def parse_flag(annotation: Any, text: str) -> Any:
         return text
     if any((get_origin(kind) or kind) is list for kind in kinds) and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
 
 
-def parse_flags(model: type[BaseModel], flags: Mapping[str, str]) -> dict[str, Any]:
+def parse_flags(model: "type[BaseModel]", flags: Mapping[str, str]) -> dict[str, Any]:
     return {name: parse_flag(model.model_fields[name].annotation, text) for name, text in flags.items()}
 
 
-def check_fields(values: Mapping[str, Any], model: type[BaseModel], where: str) -> dict[str, Any]:
+def check_fields(values: Mapping[str, Any], model: "type[BaseModel]", where: str) -> dict[str, Any]:
     for name in values:
         if name not in model.model_fields:
             near = difflib.get_close_matches(name, model.model_fields, n=1)
@@ -109,6 +115,8 @@ def check_fields(values: Mapping[str, Any], model: type[BaseModel], where: str) 
 
 
 def merge_fields(base: Model, over: Mapping[str, Any], section: str) -> Model:
+    from pydantic import ValidationError
+
     try:
         return type(base).model_validate(base.model_dump(exclude_unset=True) | dict(over))
     except ValidationError as error:
@@ -130,7 +138,7 @@ def _problem(section: str, problem: Any) -> str:
 
 
 def _help(description: str, value: Any, *, secret: bool) -> str:
-    shown = "" if value is None or value is PydanticUndefined or secret else f" [{value}]"
+    shown = "" if value is None or secret else f" [{value}]"
     return description + shown
 
 

@@ -17,7 +17,6 @@ from hermes_rl.orchestration.run_paths import RunPaths
 # The components' token for each other when they listen on a reachable address.
 RUN_KEY = "HERMES_RL_RUN_TOKEN"
 RUN_TOKEN = f"env:{RUN_KEY}"
-PART_HELP = "With --config RUN.yaml: read the settings of this component of the run."
 
 
 class EnvironmentEntry(BaseModel):

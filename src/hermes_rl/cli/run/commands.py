@@ -2,7 +2,7 @@
 
 import sys
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,16 +14,11 @@ from hermes_rl.cli.run.test import test_command
 from hermes_rl.console.live_display import console
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
-from hermes_rl.orchestration.configuration.edit import new_draft
-from hermes_rl.orchestration.configuration.view import draft_view
-from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.run_file import RunFile, read_run_file
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import Phase
-from hermes_rl.orchestration.status.results import results
-from hermes_rl.orchestration.status.run_list import list_runs
-from hermes_rl.orchestration.status.status import status
-from hermes_rl.orchestration.supervision import await_phase, resume_run, start_run, stop_run
+
+if TYPE_CHECKING:
+    from hermes_rl.orchestration.run_file import RunFile
 
 LAST = "last"
 SHOWN = 5
@@ -31,6 +26,8 @@ SHOWN = 5
 
 def resolve_run_id(text: str) -> str:
     """The id of a run; ConfigError, with candidates, if none or several match."""
+    from hermes_rl.orchestration.status.run_list import list_runs
+
     known = [str(run["run_id"]) for run in list_runs()]
     if text in known:
         return text
@@ -75,6 +72,8 @@ run.add_command(test_command)
 @_json
 def list_command(everything: bool, as_json: bool) -> None:
     """List the runs, newest first."""
+    from hermes_rl.orchestration.status.run_list import list_runs
+
     rows = list_runs()
     if as_json:
         _print(rows)
@@ -95,6 +94,12 @@ def list_command(everything: bool, as_json: bool) -> None:
 @_json
 def show_command(what: str, preset: str | None, as_json: bool) -> None:
     """Show the configuration of a run, or the fields that a run of an environment would have."""
+    from hermes_rl.orchestration.configuration.edit import new_draft
+    from hermes_rl.orchestration.configuration.view import draft_view
+    from hermes_rl.orchestration.discovery.lookup import find_environment
+    from hermes_rl.orchestration.run_file import read_run_file
+    from hermes_rl.orchestration.status.run_list import list_runs
+
     known = {str(row["run_id"]) for row in list_runs()}
     if what == "last" or any(run_id.startswith(what) for run_id in known):
         run_id = resolve_run_id(what)
@@ -137,7 +142,7 @@ def start_command(
     return launch_run(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
 
 
-def launch_run(run_file: RunFile, *, dry_run: bool, follows: bool, as_json: bool) -> int:
+def launch_run(run_file: "RunFile", *, dry_run: bool, follows: bool, as_json: bool) -> int:
     """Start the run, or with `dry_run` only print it; returns the exit code."""
     if dry_run:
         if as_json:
@@ -146,6 +151,8 @@ def launch_run(run_file: RunFile, *, dry_run: bool, follows: bool, as_json: bool
             click.echo(run_file.as_yaml(), nl=False)
         click.echo("the configuration is valid; nothing was started", err=True)
         return 0
+    from hermes_rl.orchestration.supervision import start_run
+
     run_id = start_run(run_file)
     if follows:
         click.echo(f"run {run_id} is starting; Ctrl-C leaves it running", err=True)
@@ -166,6 +173,8 @@ def launch_run(run_file: RunFile, *, dry_run: bool, follows: bool, as_json: bool
 @_json
 def status_command(name: str, watch: bool, as_json: bool) -> int:
     """Show the status of a run. The exit code is 1 if it failed."""
+    from hermes_rl.orchestration.status.status import status
+
     run_id = resolve_run_id(name)
     if watch:
         return _ended(run_id, follow(run_id), as_json=as_json)
@@ -187,6 +196,9 @@ def status_command(name: str, watch: bool, as_json: bool) -> int:
 @_json
 def stop_command(name: str, no_wait: bool, as_json: bool) -> int:
     """Stop a run with a checkpoint. Does nothing if it has ended."""
+    from hermes_rl.orchestration.status.status import status
+    from hermes_rl.orchestration.supervision import await_phase, stop_run
+
     run_id = resolve_run_id(name)
     stop_run(run_id)
     if not no_wait:
@@ -209,6 +221,9 @@ def stop_command(name: str, no_wait: bool, as_json: bool) -> int:
 @_json
 def resume_command(name: str, follows: bool, as_json: bool) -> int:
     """Resume a stopped, failed or interrupted run from its last checkpoint."""
+    from hermes_rl.orchestration.status.status import status
+    from hermes_rl.orchestration.supervision import resume_run
+
     run_id = resolve_run_id(name)
     resume_run(run_id)
     if follows:
@@ -224,6 +239,8 @@ def resume_command(name: str, follows: bool, as_json: bool) -> int:
 @_json
 def results_command(name: str, as_json: bool) -> None:
     """Show the results of a run: metrics and weights."""
+    from hermes_rl.orchestration.status.results import results
+
     found = results(resolve_run_id(name))
     if as_json:
         _print(found)

@@ -10,11 +10,11 @@ import click
 
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel, format_counts
-from hermes_rl.orchestration.status.status import status
-from hermes_rl.orchestration.status.summary import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from hermes_rl.orchestration.status.summary import RunSummary
 
 POLL_SECONDS = 0.5
 FIGURES = ("percent_correct", "eval_percent_correct", "eval_reward_mean", "loss", "seconds_per_step")
@@ -22,6 +22,8 @@ FIGURES = ("percent_correct", "eval_percent_correct", "eval_reward_mean", "loss"
 
 def follow(run_id: str) -> dict[str, Any]:
     """Show the run until it ends or Ctrl-C; returns its last status."""
+    from hermes_rl.orchestration.status.status import status
+
     screen = console()
     try:
         return _follow_panel(run_id, screen) if screen.is_terminal else _follow_lines(run_id)
@@ -75,6 +77,8 @@ def problems(report: dict[str, Any]) -> list[str]:
 
 
 def _follow_lines(run_id: str) -> dict[str, Any]:
+    from hermes_rl.orchestration.status.status import status
+
     before: tuple[str, list[str]] | None = None
     while True:
         report = status(run_id)
@@ -91,6 +95,9 @@ def _follow_lines(run_id: str) -> dict[str, Any]:
 
 
 def _follow_panel(run_id: str, screen: "Console") -> dict[str, Any]:
+    from hermes_rl.orchestration.status.status import status
+    from hermes_rl.orchestration.status.summary import run_summary
+
     report = status(run_id)
     with live_panel(screen, status_panel(report, run_summary(run_id))) as shown:
         while not report["ended"]:
@@ -100,7 +107,7 @@ def _follow_panel(run_id: str, screen: "Console") -> dict[str, Any]:
     return report
 
 
-def status_panel(report: dict[str, Any], summary: RunSummary) -> Panel:
+def status_panel(report: dict[str, Any], summary: "RunSummary") -> Panel:
     """The panel of a run: state, steps, rewards, components and problems."""
     figures = report["metrics"]
     minutes, left = report["running_time_minutes"], figures.get("minutes_left")

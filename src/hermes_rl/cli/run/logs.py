@@ -7,13 +7,14 @@ import click
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.run_paths import RunPaths
-from hermes_rl.orchestration.status.logs import log_lines, log_parts
-from hermes_rl.orchestration.status.status import status
 
 POLL_SECONDS = 0.3
 
 
 def logged_components(run_id: str) -> list[str]:
+    from hermes_rl.orchestration.status.logs import log_parts
+    from hermes_rl.orchestration.status.status import status
+
     places = RunPaths(run_id)
     return [part for part in log_parts(places, list(status(run_id)["processes"])) if places.log(part).exists()]
 
@@ -31,6 +32,8 @@ def select_components(run_id: str, part: str | None) -> list[str]:
 
 
 def print_tail(run_id: str, parts: list[str], lines: int) -> None:
+    from hermes_rl.orchestration.status.logs import log_lines
+
     for part in parts:
         if len(parts) > 1:
             click.echo(click.style(f"--- {part}: {RunPaths(run_id).log(part)}", bold=True))
@@ -39,6 +42,8 @@ def print_tail(run_id: str, parts: list[str], lines: int) -> None:
 
 def follow_logs(run_id: str, parts: list[str]) -> None:
     """Print new lines until the run ends, prefixed by their component if there are several."""
+    from hermes_rl.orchestration.status.status import status
+
     tails = {part: LogTail(RunPaths(run_id).log(part)) for part in parts}
     while True:
         ended = status(run_id)["ended"]

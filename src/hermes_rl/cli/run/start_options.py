@@ -3,19 +3,16 @@
 import importlib.util
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from hermes_rl.console.config_options import TRACE
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.configuration.build import prepare_run_file
-from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
-from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.keys import find_key
-from hermes_rl.orchestration.run_file import RUN_KEY, ReplicasEntry, RunFile
-from hermes_rl.tracing.setup import Tracing
+
+if TYPE_CHECKING:
+    from hermes_rl.orchestration.run_file import RunFile
 
 ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
 RAY_REPLICAS = 2
@@ -76,8 +73,13 @@ def build_run(
     evaluated: tuple[str, ...],
     trace: str | None = None,
     machines: Mapping[str, Any] = ONE_MACHINE,
-) -> RunFile:
+) -> "RunFile":
     """Build and check the run, without starting anything."""
+    from hermes_rl.orchestration.configuration.build import prepare_run_file
+    from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
+    from hermes_rl.orchestration.discovery.lookup import find_environment
+    from hermes_rl.tracing.setup import Tracing
+
     draft = new_draft(find_environment(environment), preset)
     for text in added:
         name, weight = parse_weight(text)
@@ -90,15 +92,18 @@ def build_run(
 
 
 def add_replicas(
-    run_file: RunFile,
+    run_file: "RunFile",
     *,
     on: Literal["here", "ray"] = "here",
     replicas: int | None = None,
     shards: int | None = None,
     ray_address: str | None = None,
     reach: str | None = None,
-) -> RunFile:
+) -> "RunFile":
     """Add replicas and the address for other nodes; ConfigError if a requirement is missing."""
+    from hermes_rl.orchestration.keys import find_key
+    from hermes_rl.orchestration.run_file import RUN_KEY, ReplicasEntry
+
     count = replicas or (RAY_REPLICAS if on == "ray" else None)
     if count is None and (shards or ray_address):
         raise ConfigError("--shards and --ray-address need --replicas N")

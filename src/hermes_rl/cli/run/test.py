@@ -7,8 +7,6 @@ import click
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
-from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.inference_test.runner import run_test as test_inference
 
 
 @click.command("test", context_settings={"show_default": True, "max_content_width": 110})
@@ -26,6 +24,9 @@ from hermes_rl.orchestration.inference_test.runner import run_test as test_infer
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def test_command(environment: str, num_steps: int, group_size: int, models: tuple[str, ...], as_json: bool) -> int:
     """Test an environment on models without training: loading, prompts, parsing and scores."""
+    from hermes_rl.orchestration.discovery.lookup import find_environment
+    from hermes_rl.orchestration.inference_test.runner import run_test as test_inference
+
     found = find_environment(environment)
     chosen = [fast_json.loads(text) if text.lstrip().startswith("{") else text for text in models] or None
     with progress(f"testing {found.name}", num_steps * len(chosen or "123")) as steps:

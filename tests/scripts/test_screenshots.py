@@ -40,7 +40,7 @@ def test_a_folder_without_rollouts_says_what_to_name_instead(tmp_path: Path) -> 
     done = run_script(str(tmp_path), "--output", str(tmp_path / "pictures"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
-    assert "name a file or a folder that has some, or a run by its id" in done.stderr
+    assert "pass a file or folder that does, or the id of a run" in done.stderr
 
 
 def test_a_page_that_does_not_exist_is_refused(tmp_path: Path) -> None:

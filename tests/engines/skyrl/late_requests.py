@@ -16,16 +16,16 @@ typing.TypedDict = typing_extensions.TypedDict
 
 inside, folder = sys.argv[1:]
 sys.path.insert(0, inside)
-stand_ins: Any = import_module("hermes_skyrl.stubs")
-stand_ins.hide_torch()
-stand_ins.stand_in()
+stubs: Any = import_module("hermes_skyrl.stubs")
+stubs.hide_torch()
+stubs.install_stubs()
 ours: Any = import_module("hermes_skyrl.engine")
 types: Any = import_module("skyrl.tinker.types")
 tables: Any = import_module("skyrl.tinker.db_models")
 sqlmodel: Any = import_module("sqlmodel")
 
 
-class Looking(ours.Engine):  # type: ignore[misc]
+class Looking(ours.SkyRLEngine):  # type: ignore[misc]
     """An engine that only takes requests. In its first look the two come in after it has looked for gradients."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ PROGRAM = (
     *("--env.agent_command", "exec python3 agent.py"),
     *(
         "--env.agent_files",
-        json.dumps({"agent.py": str(ENVIRONMENTS.parents[1] / "environment/outside/small_agent.py")}),
+        json.dumps({"agent.py": str(ENVIRONMENTS.parents[1] / "rollout/external/small_agent.py")}),
     ),
     *("--env.agent_env", json.dumps({"PROMPT_FILE": "{prompt_file}"})),
     # What the model says at the end has tokens for longer than that.

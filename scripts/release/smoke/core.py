@@ -30,7 +30,7 @@ def main(given: dict[str, Any]) -> str:
     hermes_rl("report", "output.jsonl", "--output", "report.html")
     assert "</html>" in Path("report.html").read_text()
     hermes_rl("init", "word_count")
-    assert "nothing found" in hermes_rl("validate", "word_count_env.py")
+    assert "no problems found" in hermes_rl("validate", "word_count_env.py")
     unwanted = loaded() & NEVER_LOADED
     assert not unwanted, f"import hermes_rl loads {sorted(unwanted)}"
     return "4 rollouts scored, 20 items evaluated, a report, `init` and `validate`"

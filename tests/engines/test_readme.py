@@ -141,8 +141,8 @@ def test_the_ten_minutes_work_as_written(checkout: Path) -> None:
     assert "eval/mean_reward" in evaluate
     assert (checkout / "evals" / "first" / "metrics.json").exists()
     assert "written: word_count_env.py" in init
-    assert "word_count: nothing found" in validate
+    assert "word_count: no problems found" in validate
     assert "process 3/3" in own
-    assert "groups: data/word_count.rescored.jsonl" in rescore
+    assert "written: data/word_count.rescored.jsonl" in rescore
     counted = len((checkout / "word_count_env.py").read_text().splitlines())
     assert f"`word_count_env.py`, {counted} lines" in (ROOT / "docs" / "start.md").read_text()

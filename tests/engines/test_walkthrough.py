@@ -40,7 +40,7 @@ def new_reward(source: str) -> str:
 
 def test_an_author_goes_from_nothing_to_a_second_reward(small_model: Endpoint, tmp_path: Path) -> None:
     run(command(0), tmp_path)
-    assert "nothing found" in run(command(1), tmp_path)
+    assert "no problems found" in run(command(1), tmp_path)
     run(command(2, small_model), tmp_path)
     groups = list(read_groups(tmp_path / "data" / "word_count.jsonl"))
     assert [len(group.scored) for group in groups] == [4, 4, 4]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
+from hermes_rl.environment.atropos_base import BaseEnv
 from hermes_rl.environment.prebuild import NO_MODEL
 from hermes_rl.environment.scripted_policy import Step, run_script
 from hermes_rl.sandbox.spec import SandboxSpec
@@ -567,3 +568,21 @@ def test_cheats_use_the_tools_there_are() -> None:
 )
 def test_files_are_found_in_a_prompt(prompt: str, files: list[str]) -> None:
     assert mentioned_files(prompt) == files
+
+
+def test_rollouts_of_the_environments_own_method_are_named_as_not_tested() -> None:
+    class Collects(Sums):
+        async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
+            return await super().collect_trajectory(item)
+
+    class OnlyCollects(BaseEnv):
+        async def get_next_item(self) -> dict[str, int]:
+            return {"number": 1}
+
+        async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+            return None, []
+
+    found = {finding.code: finding for finding in validate_environment(Collects, items=1).findings}
+    assert "collect_trajectory, which validate does not run" in found["own_rollouts"].seen
+    [only] = validate_environment(OnlyCollects).findings
+    assert "without compute_reward" in only.seen

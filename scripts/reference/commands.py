@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
-from hermes_rl.cli.environment_command import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.cli.main import hermes_rl as program
-from hermes_rl.cli.recorded_command import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedCommand
 from hermes_rl.orchestration.presets.preset import SECTIONS
 
 from .markdown import prose, table
@@ -44,9 +44,9 @@ def _below(name: str, command: click.Command) -> Iterator[tuple[str, click.Comma
 
 def _settled(command: click.Command) -> click.Command:
     """With the options that a late verb has once its environment is known."""
-    if isinstance(command, EnvironmentVerb):
+    if isinstance(command, EnvironmentCommand):
         return command._command(AnyEnv)  # noqa: SLF001 (what it does once it knows)
-    if isinstance(command, RecordedVerb):
+    if isinstance(command, RecordedCommand):
         return command._command(AnyEnv, Path("FILE"))  # noqa: SLF001 (the same)
     return command
 

@@ -204,17 +204,39 @@ async def test_the_answer_of_a_worked_example_is_not_the_agents() -> None:
 async def test_a_failed_endpoint_raises_and_keeps_the_work_so_far(host: ToolHost) -> None:
     script = in_order(Calls([call("echo kept")]), then=Status(500))
     async with ScriptedModel(script) as model, _server(model) as server:
-        loop = HermesAgentLoop(server, SCHEMAS, set(TOOLS))
+        loop = HermesAgentLoop(server, SCHEMAS, set(TOOLS), raise_failures=True)
         with pytest.raises(EndpointError, match="HTTP 500"):
             await loop.run(PROMPT)
     assert json.loads(loop.result.tool_uses[0].result)["output"] == "kept\n"
     assert loop.result.stop_reason is None
 
 
+async def test_code_that_runs_a_loop_itself_gets_the_work_so_far_and_the_failure(host: ToolHost) -> None:
+    dead, _ = await run(then=Status(500))
+    assert (dead.turns_used, dead.finished_naturally, dead.messages) == (0, False, PROMPT)
+    assert str(dead.failure) == "endpoint/http_500"
+    later, _ = await run(Calls([call("echo kept")]), then=Status(500))
+    assert (later.turns_used, later.stop_reason, str(later.failure)) == (1, None, "endpoint/http_500")
+    assert json.loads(later.tool_uses[0].result)["output"] == "kept\n"
+    finished, _ = await run(Text("hello"))
+    assert finished.failure is None
+
+
+async def test_the_parser_is_the_servers_unless_one_is_given(host: ToolHost) -> None:
+    written = '[TOOL_CALLS] [{"name": "terminal", "arguments": {"command": "echo two"}}]'
+    for options, parsed in (({}, 0), ({"tool_call_parser": "mistral"}, 1)):
+        result, _ = await run(Text(written), **options)
+        assert len(result.tool_uses) == parsed
+    async with ScriptedModel(in_order(Text(written), then=DONE)) as model, _server(model) as server:
+        server.tool_parser = "mistral"
+        result = await HermesAgentLoop(server, SCHEMAS, set(TOOLS)).run(PROMPT)
+    assert len(result.tool_uses) == 1
+
+
 async def test_a_dead_sandbox_raises_and_cancels_the_other_calls_of_the_turn(host: ToolHost) -> None:
     script = in_order(then=Calls([call("sleep 30"), call("echo two")]))
     async with ScriptedModel(script) as model, _server(model) as server:
-        loop = HermesAgentLoop(server, SCHEMAS, set(TOOLS), task_id="dying")
+        loop = HermesAgentLoop(server, SCHEMAS, set(TOOLS), task_id="dying", raise_failures=True)
         await (await host.session("dying").sandbox()).close()
         with pytest.raises(SandboxError):
             await loop.run(PROMPT)

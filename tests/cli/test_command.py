@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.cli.main import VERBS
+from hermes_rl.cli.main import COMMANDS
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.ask_endpoint import CHOICES, ask_for_endpoint
 from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_report
@@ -75,7 +75,7 @@ def test_the_help_of_a_verb_loads_only_what_it_prints() -> None:
     described = {"gateway", "trainer"}
     heavy = {"aiohttp", "fastapi", "numpy", "rich", "hermes_rl.environment.base"}
     assert modules_loaded_by(*([verb, "--help"] for verb in described)).isdisjoint(heavy)
-    others = modules_loaded_by(*([verb, "--help"] for verb in sorted(VERBS) if verb not in described))
+    others = modules_loaded_by(*([name, "--help"] for name in sorted(COMMANDS) if name not in described))
     assert "hermes_rl.cli.validate" in others
     assert others.isdisjoint(heavy | {"pydantic"})
 

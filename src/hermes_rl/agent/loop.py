@@ -1,10 +1,12 @@
 """The agent loop: ask the model, run the tools it calls, send it the results, until it stops.
 
-Nothing the model writes raises: it becomes a message to the model, a ToolError or a StopReason. Infrastructure failures
-raise an InfrastructureError, and `result` then holds the work so far. The turn at `max_turns` still runs its calls.
+Nothing the model writes raises: it becomes a message to the model, a ToolError or a StopReason. An infrastructure
+failure ends the work and is kept in `result.failure`, or raised for our own rollouts. The turn at `max_turns` still
+runs its calls.
 """
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -18,8 +20,16 @@ from hermes_rl.agent.result import AgentResult, ToolError
 from hermes_rl.agent.result_spilling import ToolResult, fit_to_budget
 from hermes_rl.core import fast_json
 from hermes_rl.core.deadline import Deadline
-from hermes_rl.core.errors import ContextFullError, EndpointError, EnvironmentCodeError, ToolHostError
+from hermes_rl.core.errors import (
+    ConfigError,
+    ContextFullError,
+    EndpointError,
+    EnvironmentCodeError,
+    ToolHostError,
+    failure_of,
+)
 from hermes_rl.core.messages import Message, ToolCall, with_unique_ids
+from hermes_rl.core.observation import observe
 from hermes_rl.core.trajectory import Span, StopReason, Timing, ToolUse, Usage
 from hermes_rl.parsers import BrokenCall, get_parser, leaked_marker
 from hermes_rl.tools.host import ToolHost
@@ -28,6 +38,8 @@ from hermes_rl.tools.session import ToolOutcome, ToolSession
 ARGUMENTS_EXCERPT, RESULT_EXCERPT = 200, 500
 # Start of the refusal of a call beyond the limit of its turn.
 NOT_RUN = "not run"
+
+logger = logging.getLogger(__name__)
 
 NextUserMessage = Callable[[list[Message]], Awaitable[str | None]]
 
@@ -53,12 +65,13 @@ class HermesAgentLoop:
         extra_body: dict[str, Any] | None = None,
         *,
         session: ToolSession | None = None,
-        tool_call_parser: str = "hermes",
+        tool_call_parser: str | None = None,
         seed: int | None = None,
         split: str | None = None,
         limits: AgentLimits | None = None,
         next_user_message: NextUserMessage | None = None,
         compaction: Compaction | None = None,
+        raise_failures: bool = False,
     ) -> None:
         self.server = server
         self.tool_schemas = list(tool_schemas)
@@ -79,7 +92,9 @@ class HermesAgentLoop:
         self._next_user_message = next_user_message
         self._compaction = compaction
         self._session = session
-        self._parser = None if getattr(server, "reads_calls", False) else get_parser(tool_call_parser)
+        parser_name = tool_call_parser or getattr(server, "tool_parser", None) or "hermes"
+        self._raise_failures = raise_failures
+        self._parser = None if getattr(server, "reads_calls", False) else get_parser(parser_name)
         self._origin = session.started_at if session else time.monotonic()
         self._context: list[Message] = []
         self._refusals: dict[str, str] = {}
@@ -90,7 +105,12 @@ class HermesAgentLoop:
         self._repeats = 0
 
     async def run(self, messages: Sequence[Message]) -> AgentResult:
-        """Run until a StopReason. The caller's list is not modified."""
+        """Run until a StopReason. The caller's list is not modified.
+
+        When the endpoint or a sandbox fails, the result holds the work so far and `failure`, as in the seeds; with
+        `raise_failures` the error is raised.
+        """
+        observe(self)
         result = self.result
         result.messages = list(messages)
         result.prompt_length = len(result.messages)
@@ -99,6 +119,11 @@ class HermesAgentLoop:
         self._deadline = Deadline()
         try:
             result.stop_reason = await self._run_turns()
+        except Exception as error:
+            if self._raise_failures or isinstance(error, ConfigError):
+                raise
+            result.failure = failure_of(error)
+            logger.warning("the agent stopped after %d turns: %s", result.turns_used, result.failure.message)
         finally:
             self._deadline.close()
         result.finished_naturally = result.stop_reason is StopReason.NATURAL

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_rl.core.errors import Failure
 from hermes_rl.core.messages import Message, ToolCall, final_response, tool_calls, tools_used
 from hermes_rl.core.trajectory import Reward, StopReason, Timing, ToolUse, Usage
 
@@ -49,6 +50,8 @@ class AgentResult:
     reward: Reward | None = None
     compactions: int = 0
     program: ProgramEnd | None = None
+    failure: Failure | None = None
+    """What failed outside the policy, for code that runs an agent loop itself; our rollouts record it instead."""
 
     @property
     def final_response(self) -> str:

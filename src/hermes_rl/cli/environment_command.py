@@ -19,7 +19,7 @@ def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
     from hermes_rl.orchestration.discovery.discover import discover
     from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
 
-    if text not in bundled_environments() and ".py" not in text and "/" not in text:
+    if text.partition(":")[0] not in bundled_environments() and not any(mark in text for mark in (".py", "/", ":")):
         discovery = discover()
         # find_environment reports an id with another version; the loader reports an unknown name.
         found = find_environment(text, discovery) if "@" in text else known_environment(text, discovery)
@@ -27,7 +27,7 @@ def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
     return load_environment(text)
 
 
-class DeferredVerb(click.Command):
+class DeferredCommand(click.Command):
     """A command with options that depend on its first argument; arguments are parsed in `invoke`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class DeferredVerb(click.Command):
         return super().parse_args(ctx, args)
 
 
-class EnvironmentVerb(DeferredVerb):
+class EnvironmentCommand(DeferredCommand):
     """`command` builds the click command of an environment; the context's `obj` is the reference as typed."""
 
     def __init__(self, name: str, command: MakeCommand, **settings: Any) -> None:
@@ -56,7 +56,7 @@ class EnvironmentVerb(DeferredVerb):
         return code
 
 
-def environment_mode(name: str, command: MakeCommand | None = None) -> EnvironmentVerb:
+def environment_mode(name: str, command: MakeCommand | None = None) -> EnvironmentCommand:
     """The command of an environment mode; `command` builds one with additional options."""
 
     def plain_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
@@ -64,7 +64,7 @@ def environment_mode(name: str, command: MakeCommand | None = None) -> Environme
 
         return mode_command(environment, name)
 
-    return EnvironmentVerb(
+    return EnvironmentCommand(
         name,
         command or plain_command,
         help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or "

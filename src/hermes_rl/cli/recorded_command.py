@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl.cli.environment_command import DeferredVerb, resolve_environment
+from hermes_rl.cli.environment_command import DeferredCommand, resolve_environment
 from hermes_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MakeCommand = Callable[["type[HermesAgentBaseEnv]", Path], click.Command]
 
 
-class RecordedVerb(DeferredVerb):
+class RecordedCommand(DeferredCommand):
     """`command` builds the click command of a file and its environment."""
 
     def __init__(self, name: str, command: MakeCommand, **settings: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_rl.cli.recorded_command import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedCommand
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, InfrastructureError
@@ -58,7 +58,7 @@ def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click
     return click.Command("replay", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110})
 
 
-replay = RecordedVerb("replay", replay_command, help=HELP)
+replay = RecordedCommand("replay", replay_command, help=HELP)
 
 
 class _StepPrinter:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.cli.recorded_command import RecordedVerb
+from hermes_rl.cli.recorded_command import RecordedCommand
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
@@ -72,7 +72,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
     )
 
 
-rescore = RecordedVerb("rescore", rescore_command, help=HELP)
+rescore = RecordedCommand("rescore", rescore_command, help=HELP)
 
 
 async def _rescore(env: "HermesAgentBaseEnv", path: Path, target: Path, source: "RescoreSource") -> "RescoreStats":

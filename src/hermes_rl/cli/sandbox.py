@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hermes_rl.cli.environment_command import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.sandbox_check import check
 from hermes_rl.cli.sandbox_prepare import HELP, prepare_command
@@ -28,7 +28,7 @@ def sandbox() -> None:
 
 sandbox.add_command(check)
 sandbox.add_command(
-    EnvironmentVerb(
+    EnvironmentCommand(
         "prepare",
         prepare_command,
         help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS. List all options with: "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_rl.cli.environment_command import EnvironmentVerb
+from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.cli.progress import ProgressSteps, progress
 from hermes_rl.console.live_display import console
 from hermes_rl.console.run_command import run_async
@@ -62,7 +62,7 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
     )
 
 
-validate = EnvironmentVerb(
+validate = EnvironmentCommand(
     "validate",
     validate_command,
     help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS.",

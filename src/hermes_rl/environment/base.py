@@ -44,7 +44,7 @@ from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.display import ProgressReporter, progress
 from hermes_rl.rollout.external.program import with_agent
 from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
-from hermes_rl.rollout.group import run_group
+from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash, get_sampler
 from hermes_rl.rollout.token_requirements import load_run_tokenizer
@@ -56,7 +56,7 @@ from hermes_rl.sandbox.spec import Limits, SandboxSpec, resolve_spec
 from hermes_rl.sinks.run_sinks import MetricsRun, Sinks, open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from hermes_rl.sinks.serialize import public_config
-from hermes_rl.store.records import atropos_columns
+from hermes_rl.store.records import atropos_columns, atropos_item
 from hermes_rl.tools.distributions import toolset_probabilities
 from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.registry import all_tools, open_toolsets
@@ -81,6 +81,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
     default_toolsets: ClassVar[Sequence[str]] = ()
+    needs_toolsets: ClassVar[bool] = True
+    """Whether an environment that names no toolsets is refused; if not, it has none."""
     own_tools: ClassVar[Sequence[Tool]] = ()
     """Tools defined with `@tool`; every group gets them in addition to its toolsets."""
 
@@ -128,7 +130,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self._stream: ItemStream | None = None
         chances = toolset_probabilities(config.distribution, config.toolset_distributions)
         # An external agent brings its own tools.
-        only_own = bool(self.own_tools or config.agent_command) and not self.default_toolsets and chances is None
+        toolsets_optional = bool(self.own_tools or config.agent_command) or not self.needs_toolsets
+        only_own = toolsets_optional and not self.default_toolsets and chances is None
         self.toolset_selection = ToolsetSelection(
             enabled=[] if only_own and config.enabled_toolsets is None else config.enabled_toolsets,
             disabled=config.disabled_toolsets or (),
@@ -279,11 +282,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 max_starting=config.max_starting_sandboxes,
                 start_timeout=config.sandbox_start_timeout,
             )
-            if type(self).sandbox_spec is HermesAgentBaseEnv.sandbox_spec:
+            default_spec = None
+            if not self.overrides("sandbox_spec"):
                 # The spec is the same for every item, so unsupported limits are rejected before the first rollout.
-                resolve_spec(
-                    with_agent(self.sandbox_spec(cast("Item", None)), config), pool.backend.name, pool.capabilities
-                )
+                default_spec = with_agent(self.sandbox_spec(cast("Item", None)), config)
+                resolve_spec(default_spec, pool.backend.name, pool.capabilities)
             self._tools = ToolHost(
                 all_tools(),
                 pool,
@@ -291,6 +294,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 terminal_timeout=config.terminal_timeout,
                 max_command_seconds=config.max_terminal_timeout,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
+                default_spec=default_spec,
             )
             opened.push_async_callback(self._tools.close)
             if config.agent_command:
@@ -335,6 +339,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             held_out=held_out,
             shard=config.shard,
             shards=config.shards,
+            allows_backlog=self.overrides("collect_trajectory") or self.overrides("collect_trajectories"),
         )
 
     async def _author_next_item(self) -> Any:
@@ -354,6 +359,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         return await self._stream.next(done)
 
     @property
+    def has_backlog(self) -> bool:
+        """Whether items of a backlog are waiting to be drawn."""
+        return self._stream is not None and self._stream.has_backlog
+
+    @property
     def held_out_ids(self) -> frozenset[str]:
         """Ids of the items that are never drawn for training."""
         return self._stream.held_out if self._stream else frozenset()
@@ -365,29 +375,48 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             await bridged(duplicate.evaluate())
         copy_back(duplicate, self)
 
+    async def collect_groups(self, item: Any, draw: int | None = None) -> list[Group]:
+        """Run the rollouts of an item. Without a draw number, groups are numbered in order.
+
+        There is one group, unless the environment's own `collect_trajectories` returns several.
+        """
+        return await run_groups(self, plan_group(self, item, size=self.config.group_size, draw=self._number(draw)))
+
     async def collect_group(self, item: Any, draw: int | None = None) -> Group:
-        """Run the rollouts of an item. Without a draw number, groups are numbered in order."""
+        """As `collect_groups`, with all rollouts in one group."""
+        return await run_group(self, item, size=self.config.group_size, draw=self._number(draw))
+
+    def _number(self, draw: int | None) -> int:
         if draw is None:
             draw, self._groups_collected = self._groups_collected, self._groups_collected + 1
-        return await run_group(self, item, size=self.config.group_size, draw=draw)
+        return draw
 
-    async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """A group's scored rollouts in Atropos' format and an empty backlog; None when none was scored."""
-        group = await self.collect_group(item)
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        """A group's scored rollouts in Atropos' format and an empty backlog; None when none was scored.
+
+        Override it, or `collect_trajectory`, to run the rollouts of an item yourself.
+        """
+        group = await collect_own_group(self, item)
         return (atropos_columns(group) if group.scored else None), []
 
-    async def collect_trajectory(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """One rollout in Atropos' format; None when it has no score."""
-        group = await run_group(self, item, size=1)
-        if not group.scored:
-            return None, []
-        columns = atropos_columns(group)
-        return {
-            "tokens": columns["tokens"] and columns["tokens"][0],
-            "masks": columns["masks"] and columns["masks"][0],
-            "scores": columns["scores"][0],
-            "messages": columns["messages"][0],
-        }, []
+    async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
+        """One rollout in Atropos' format and an empty backlog; None when it has no score."""
+        return atropos_item(await collect_rollout(self, item)), []
+
+    def overrides(self, method: str) -> bool:
+        """Whether the environment has its own version of a method of this class."""
+        return getattr(type(self), method) is not getattr(HermesAgentBaseEnv, method)
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether `compute_reward` scores a rollout; not if the environment's own rollouts come with their scores."""
+        return True
+
+    def add_to_backlog(self, items: Sequence[Any]) -> None:
+        """Draw these items before any new one."""
+        if self._stream is None:
+            raise RuntimeError("the environment is not open; use `async with env.opened()`")
+        self._stream.add_to_backlog(items)
 
     def group_tools(self, key: object = None) -> tuple[list[dict[str, Any]], set[str]]:
         """Schemas and names of one group's tools, determined by the seed and the key."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from hermes_rl import tracing
 from hermes_rl.core.errors import ConfigError, ContextFullError, DeadlineError, EndpointError
 from hermes_rl.core.messages import Message
+from hermes_rl.core.observation import observe
 from hermes_rl.core.trajectory import Sampling, Usage
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
@@ -70,6 +71,7 @@ class ManagedServer:
         self._oldest: int | None = None
         """The oldest policy version that sampled one of its tokens."""
         self._checked: Checked | None = None
+        observe(self)
 
     async def chat_completion(
         self,
@@ -161,6 +163,7 @@ class ManagedServer:
         # The endpoint of the earlier turns has their prefix cached.
         answer, sampling = await self._server.request_with_retries(send, prefer=lambda: self._endpoint)
         self._checked = None
+        observe(_usage(prompt, answer))
         seen_versions = {self._oldest}.union(*(sampled.versions for sampled in answer.completions))
         self._oldest = min((version for version in seen_versions if version is not None), default=None)
         self._wire_log.note(prompt.ids, answer)

@@ -17,6 +17,7 @@ from hermes_rl import tracing
 from hermes_rl.core.backoff import backoff_seconds
 from hermes_rl.core.errors import ConfigError, EndpointError
 from hermes_rl.core.messages import Message
+from hermes_rl.core.observation import observe
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.concurrency_limiter import LimiterConfig
 from hermes_rl.inference.config import APIServerConfig
@@ -45,6 +46,10 @@ class RetryPolicy:
         if asked_for is not None:
             return asked_for
         return backoff_seconds(attempt, initial=self.first_wait, maximum=self.max_wait)
+
+
+class NoTokensError(ConfigError, NotImplementedError):
+    """The endpoints return no token ids; Atropos raises NotImplementedError here, and authors catch it."""
 
 
 class ServerManager:
@@ -113,7 +118,9 @@ class ServerManager:
                 session.endpoint = endpoint
             body["model"] = model or used_config.model_name
             answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
-            return _completion(answer, endpoint)
+            completion = _completion(answer, endpoint)
+            observe(completion.usage)
+            return completion
 
         with tracing.span("chat") as span:
             if not span.on:
@@ -174,7 +181,7 @@ class ServerManager:
         if preserve_think_blocks is not None:
             settings = replace(settings, keep_reasoning=preserve_think_blocks)
         if not self.returns_tokens:
-            raise ConfigError(
+            raise NoTokensError(
                 "exact tokens come from a vLLM or SGLang server, or from hermes-rl's own trainer: "
                 "pass --openai.server_type vllm (or sglang) for each endpoint"
             )

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.errors import ConfigError, InfrastructureError
+from hermes_rl.core.observation import ObservedFailure, observe
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.rewards.verification import Verdict, verify
 from hermes_rl.sandbox.protocol import INTERNAL_ENV
@@ -130,7 +131,11 @@ class ToolContext:
         return self._call_json(name, arguments)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return wait(work, self._loop)
+        try:
+            return wait(work, self._loop)
+        except InfrastructureError as error:
+            observe(ObservedFailure(self.task_id, error.failure))
+            raise
 
     async def _ready_session(self) -> ToolSession:
         await self._session.end_policy()

@@ -22,6 +22,8 @@ class Withheld(StrEnum):
     TOO_LONG = "too_long"
     NO_TOKENS = "no_tokens"
     """The endpoint returns tokens, but none of the rollout's sequences passed the token check."""
+    NOT_RETURNED = "not_returned"
+    """The environment's own `collect_trajectory` or `collect_trajectories` did not return it."""
 
 
 class GroupRule(Protocol):

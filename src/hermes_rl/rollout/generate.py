@@ -49,28 +49,34 @@ async def _generate_missing(
 
         async def generate(draw: Draw) -> None:
             try:
-                group = await env.collect_group(draw.item, draw.number)
-                await _store_group(env, group, writer, tally)
+                for group in await env.collect_groups(draw.item, draw.number):
+                    await _store_group(env, group, writer, tally)
                 progress.advance()
             except Exception as error:  # noqa: BLE001 (the groups in flight are written first)
                 errors.append(error)
             finally:
                 slots.release()
 
-        async with asyncio.TaskGroup() as groups:
-            for _ in range(total - len(done)):
-                await slots.acquire()
-                tally.limit = tally.budget.reached_limit()
-                if tally.limit or errors:
-                    break
-                try:
-                    draw = await env.next_draw(done)
-                except Exception as error:  # noqa: BLE001 (get_next_item is author code)
-                    errors.append(error)
-                    break
-                if draw is None:
-                    break
-                groups.create_task(generate(draw))
+        left = total - len(done)
+        while left > 0 and not (tally.limit or errors):
+            async with asyncio.TaskGroup() as groups:
+                while left > 0:
+                    await slots.acquire()
+                    tally.limit = tally.budget.reached_limit()
+                    if tally.limit or errors:
+                        break
+                    try:
+                        draw = await env.next_draw(done)
+                    except Exception as error:  # noqa: BLE001 (get_next_item is author code)
+                        errors.append(error)
+                        break
+                    if draw is None:
+                        slots.release()
+                        break
+                    left -= 1
+                    groups.create_task(generate(draw))
+            if not env.has_backlog:
+                break
     if tally.limit:
         # The groups in flight have used more since.
         tally.limit = tally.budget.reached_limit()

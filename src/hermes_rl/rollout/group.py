@@ -5,20 +5,33 @@ depend only on the run's seed, the draw, the item and the rollout's index, so re
 """
 
 import asyncio
+import copy
 import hashlib
 import inspect
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hermes_rl import tracing
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import Failure, InfrastructureError, VerifierError
+from hermes_rl.core.observation import observe, observing
 from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
 from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rollout.custom_rollouts import (
+    CollectedRows,
+    Parts,
+    PlanSource,
+    call_author,
+    current_plans,
+    own_rollout,
+    run_custom_rollout,
+)
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import with_agent
 from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
@@ -26,6 +39,9 @@ from hermes_rl.rollout.sampler import content_id
 from hermes_rl.version import __version__
 
 SEED_RANGE = 2**31
+METHOD = "collect_trajectories"
+# Seconds a whole group gets beyond all attempts of its rollouts.
+GROUP_GRACE = 60.0
 # Settings that affect how a run operates but not what a rollout contains; `config_hash` covers all others.
 OPERATIONAL_FIELDS = frozenset(
     "max_num_workers max_eval_workers max_num_workers_per_node steps_per_eval eval_handling eval_limit_ratio "
@@ -38,6 +54,67 @@ OPERATIONAL_FIELDS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Everything fixed before a group starts."""
+
+    item: Any
+    item_id: str
+    size: int
+    split: str
+    draw: int
+    temperature: float
+    run_seed: int
+    tool_schemas: Sequence[Mapping[str, Any]]
+    tool_names: frozenset[str]
+
+    def rollout(self, index: int) -> RolloutPlan:
+        return RolloutPlan(
+            item=self.item,
+            item_id=self.item_id,
+            index=index,
+            seed=rollout_seed(self.run_seed, self.split, self.item_id, index, self.draw),
+            tool_schemas=self.tool_schemas,
+            valid_tool_names=self.tool_names,
+            temperature=self.temperature,
+            split="eval" if self.split == "eval" else "train",
+        )
+
+
+_current_group: ContextVar[GroupPlan | None] = ContextVar("current_group", default=None)
+
+
+def plan_group(
+    env: Environment,
+    item: Any,
+    *,
+    size: int,
+    split: str = "train",
+    temperature: float | None = None,
+    draw: int | None = None,
+) -> GroupPlan:
+    item_id = env.item_id(item)
+    schemas, names = env.group_tools(f"{split}/{item_id}" if split == "eval" else draw)
+    return GroupPlan(
+        item=item,
+        item_id=item_id,
+        size=size,
+        split=split,
+        draw=draw or 0,
+        temperature=env.config.agent_temperature if temperature is None else temperature,
+        run_seed=env.config.seed,
+        tool_schemas=schemas,
+        tool_names=frozenset(names),
+    )
+
+
+async def run_groups(env: Environment, plan: GroupPlan) -> list[Group]:
+    """Run the rollouts of an item: one group, or as many as the environment's own `collect_trajectories` returns."""
+    if env.overrides(METHOD):
+        return await _run_custom_groups(env, plan)
+    return [await _run_own_group(env, plan)]
+
+
 async def run_group(
     env: Environment,
     item: Any,
@@ -47,51 +124,125 @@ async def run_group(
     temperature: float | None = None,
     draw: int | None = None,
 ) -> Group:
-    """Run `size` rollouts of an item at once, all with the same tools."""
-    item_id = env.item_id(item)
-    schemas, names = env.group_tools(f"{split}/{item_id}" if split == "eval" else draw)
-    draw = draw or 0
-    plans = [
-        RolloutPlan(
-            item=item,
-            item_id=item_id,
-            index=index,
-            seed=rollout_seed(env.config.seed, split, item_id, index, draw),
-            tool_schemas=schemas,
-            valid_tool_names=names,
-            temperature=env.config.agent_temperature if temperature is None else temperature,
-            split="eval" if split == "eval" else "train",
-        )
-        for index in range(size)
-    ]
-    source = replace(provenance(env), image_digest=_image_digest(env, item))
-    name = group_id(source.config_hash, split, draw, item_id)
-    with tracing.group_span({"group": name, "item": item_id, "split": split, "draw": draw, "rollouts": size}) as span:
+    """Run `size` rollouts of an item at once, all with the same tools.
+
+    If the environment's own `collect_trajectories` returns several groups, they are merged into one.
+    """
+    plan = plan_group(env, item, size=size, split=split, temperature=temperature, draw=draw)
+    first, *others = await run_groups(env, plan)
+    if not others:
+        return first
+    rollouts = [rollout for group in (first, *others) for rollout in group.rollouts]
+    return replace(first, rollouts=tuple(replace(rollout, index=at) for at, rollout in enumerate(rollouts)))
+
+
+async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
+    with tracing.group_span(_span_attributes(env, plan)) as span:
         async with asyncio.TaskGroup() as work:
-            tasks = [work.create_task(_run_with_retries(env, plan)) for plan in plans]
-        rollouts: Sequence[Rollout] = await apply_group_rewards(env, item, [task.result() for task in tasks])
-        withheld = None
-        if split != "eval":
-            rollouts, withheld = env.group_rules().apply(rollouts)
+            tasks = [work.create_task(_run_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
+        rollouts = await apply_group_rewards(env, plan.item, [task.result() for task in tasks])
+        group = _make_group(env, plan, rollouts)
         if span.on:
-            span.set_attributes(scored=sum(rollout.scored for rollout in rollouts), withheld=withheld)
+            span.set_attributes(scored=len(group.scored), withheld=group.withheld)
+    return group
+
+
+def _span_attributes(env: Environment, plan: GroupPlan) -> dict[str, Any]:
+    name = group_id(config_hash(env), plan.split, plan.draw, plan.item_id)
+    return {"group": name, "item": plan.item_id, "split": plan.split, "draw": plan.draw, "rollouts": plan.size}
+
+
+async def collect_rollout(env: Environment, item: Any) -> Rollout:
+    """One of our rollouts, for `super().collect_trajectory(item)` or a direct call."""
+    plans = current_plans.get()
+    if plans is None:
+        return (await own_rollout(env, plan_group(env, item, size=1).rollout(0))).rollout
+    return (await own_rollout(env, plans.take(item))).rollout
+
+
+async def collect_own_group(env: Environment, item: Any) -> Group:
+    """A group of rollouts, for `super().collect_trajectories(item)` or a direct call."""
+    plan = _current_group.get() or plan_group(env, item, size=env.config.group_size)
+    with observing():
+        group = await _run_own_group(env, replace(plan, item=item))
+    for rollout in group.rollouts:
+        observe(FinishedRollout(rollout, AgentResult(messages=rollout.messages, stop_reason=rollout.stop_reason)))
+    return group
+
+
+async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
+    """The groups of the environment's own `collect_trajectories`; a failed call is retried like a rollout."""
+    retries, tries = env.group_rules().retries, 1
+    if plan.split == "eval":
+        # The author's code reads the number of rollouts and the temperature from its configuration.
+        env = copy.copy(env)
+        env.config = env.config.model_copy(update={"group_size": plan.size, "agent_temperature": plan.temperature})
+    seconds = env.config.worker_timeout * (1 + retries.count) + GROUP_GRACE
+    with tracing.group_span(_span_attributes(env, plan)):
+        while True:
+            token = _current_group.set(plan)
+            try:
+                collected = await call_author(
+                    env, env.collect_trajectories, plan.item, PlanSource(plan.rollout), seconds
+                )
+            finally:
+                _current_group.reset(token)
+            if not retries.should_retry(collected.failure, tries):
+                break
+            tries += 1
+    parts = collected.parts
+    if collected.backlog:
+        env.add_to_backlog(collected.backlog)
+    groups = [_custom_rollouts(env, plan, group, parts) for group in collected.groups]
+    if collected.failure is not None or not groups:
+        kept = parts.leftovers() if collected.failure is None else []
+        failed = parts.unfinished
+        groups = [kept or [failed(plan.rollout(at), collected.failure, METHOD).rollout for at in range(plan.size)]]
+    else:
+        groups[0] += parts.leftovers()
+    if groups[0]:
+        first = groups[0][0]
+        groups[0][0] = replace(first, usage=first.usage + parts.unattributed_usage())
+    overrides = [group.overrides for group in collected.groups] or [{}]
+    return [
+        _make_group(env, plan, rollouts, part=part, overrides=overrides[part]) for part, rollouts in enumerate(groups)
+    ]
+
+
+def _custom_rollouts(env: Environment, plan: GroupPlan, group: CollectedRows, parts: Parts) -> list[Rollout]:
+    return [parts.finish(env, plan.rollout(index), row).rollout for index, row in enumerate(group.rows)]
+
+
+def _make_group(
+    env: Environment,
+    plan: GroupPlan,
+    rollouts: Sequence[Rollout],
+    part: int = 0,
+    overrides: Mapping[str, Any] | None = None,
+) -> Group:
+    source = replace(provenance(env), image_digest=_image_digest(env, plan.item))
+    withheld = None
+    if plan.split != "eval":
+        rollouts, withheld = env.group_rules().apply(rollouts)
     return Group(
-        item_id=item_id,
-        item=item,
-        rollouts=tuple(rollouts),
+        item_id=plan.item_id,
+        item=plan.item,
+        rollouts=tuple(replace(rollout, index=at) for at, rollout in enumerate(rollouts)),
         provenance=source,
-        tools=tuple(sorted(names)),
-        tool_schemas=tuple(schemas),
-        split=split,
-        id=name,
-        draw=draw,
+        tools=tuple(sorted(plan.tool_names)),
+        tool_schemas=tuple(plan.tool_schemas),
+        split=plan.split,
+        id=group_id(source.config_hash, plan.split, plan.draw, plan.item_id, part),
+        draw=plan.draw,
         withheld=withheld,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        overrides=overrides or {},
     )
 
 
-def group_id(config_hash: str, split: str, draw: int, item_id: str) -> str:
-    return content_id([config_hash, split, draw, item_id])
+def group_id(config_hash: str, split: str, draw: int, item_id: str, part: int = 0) -> str:
+    """`part` tells several groups of one draw apart."""
+    return content_id([config_hash, split, draw, item_id, *([part] if part else [])])
 
 
 def rollout_seed(run_seed: int, split: str, item_id: str, index: int, draw: int = 0) -> int:
@@ -129,11 +280,12 @@ def source_hash(cls: type) -> str:
 
 async def _run_with_retries(env: Environment, plan: RolloutPlan) -> FinishedRollout:
     """Run a rollout, retrying it when the rules allow; earlier failures go into its metadata."""
+    run = run_custom_rollout if env.overrides("collect_trajectory") else run_rollout
     retries = env.group_rules().retries
     earlier: list[str] = []
     earlier_usage = Usage()
     while True:
-        rollout, result = await run_rollout(env, plan)
+        rollout, result = await run(env, plan)
         if not retries.should_retry(rollout.failure, len(earlier) + 1):
             break
         earlier.append(str(rollout.failure))

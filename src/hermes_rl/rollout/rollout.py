@@ -210,6 +210,7 @@ def _agent_loop(
         limits=agent_limits(config, env.server.context_tokens),
         next_user_message=lambda messages: _next_user_message(env, plan.item, messages),
         compaction=env.compaction(),
+        raise_failures=True,
     )
 
 

@@ -5,6 +5,7 @@ repeated, resumed and sharded by draw number. An item held out for evaluation is
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -111,7 +112,11 @@ class ItemStream:
     shard: int = 0
     shards: int = 1
     number: int = 0
+    allows_backlog: bool = False
+    """Whether a draw may be an item that an earlier draw added, so that `next_item` was not called for it."""
     _ids: list[str] = field(default_factory=list)
+    _backlog: deque[Any] = field(default_factory=deque)
+    _unread: deque[Any] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         if self.items is not None:
@@ -128,12 +133,15 @@ class ItemStream:
         while True:
             number = self.number
             ours = number % self.shards == self.shard
+            if self._backlog and number not in done:
+                self.number += 1
+                return self._make_draw(number, self._backlog.popleft())
             if self.items is not None:
                 self.number += 1
                 if ours and number not in done:
                     return self._make_draw(number, self.items[self._choose(number)])
                 continue
-            item = await self.next_item()
+            item = self._unread.popleft() if self._unread else await self.next_item()
             self.number += 1
             if item is None:
                 return None
@@ -143,10 +151,23 @@ class ItemStream:
             if number not in done:
                 return draw
             if done[number] not in (None, draw.item_id):
+                if self.allows_backlog:
+                    self._unread.append(item)
+                    continue
                 raise ConfigError(
                     f"draw {number} was item {done[number]} when the groups were written and is item {draw.item_id} "
                     "now: get_next_item is not deterministic, so the run cannot be resumed; start over with --overwrite"
                 )
+
+    @property
+    def has_backlog(self) -> bool:
+        return bool(self._backlog)
+
+    def add_to_backlog(self, items: Iterable[Any]) -> None:
+        """Draw these items next. They take the place of the draws that would have come."""
+        if self.shards > 1:
+            raise ConfigError("items of a backlog cannot be drawn in several shards; run with --env.shards 1")
+        self._backlog.extend(items)
 
     def _choose(self, number: int) -> int:
         index = self.sampler.choose(number, self._ids, self.rates, self.seed)

@@ -71,14 +71,16 @@ class InFlightGroups:
 
     async def _make(self, draw: Draw) -> None:
         try:
-            group = await self._env.collect_group(draw.item, draw.number)
-            data, columns = await asyncio.to_thread(_encode, group)
-            await self._delivery.put(data, draw.number)
+            groups = await self._env.collect_groups(draw.item, draw.number)
+            encoded = [await asyncio.to_thread(_encode, group) for group in groups]
+            for data, _ in encoded:
+                await self._delivery.put(data, draw.number)
             self._cursor.finish(draw.number)
-            self._stats.tally.add(group)
-            self.window.add(group)
             self._stats.finished()
-            await report_group(self._env, group, columns)
+            for group, (_, columns) in zip(groups, encoded, strict=True):
+                self._stats.tally.add(group)
+                self.window.add(group)
+                await report_group(self._env, group, columns)
         except Exception as error:  # noqa: BLE001 (other groups in flight must survive any error)
             self.errors.append(error)
 

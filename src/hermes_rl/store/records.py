@@ -97,6 +97,20 @@ def atropos_columns(group: Group) -> dict[str, Any]:
     }
 
 
+def atropos_item(rollout: Rollout) -> dict[str, Any] | None:
+    """Atropos' ScoredDataItem of a rollout, without tokens unless it has exactly one sequence; None without a score."""
+    if not rollout.scored:
+        return None
+    sequence = rollout.sequences[0] if len(rollout.sequences) == 1 else None
+    return {
+        "tokens": list(sequence.tokens) if sequence else None,
+        "masks": sequence.atropos_mask() if sequence else None,
+        "inference_logprobs": sequence.atropos_logprobs() if sequence else None,
+        "scores": rollout.score,
+        "messages": rollout.messages,
+    }
+
+
 def group_from_record(record: Mapping[str, Any]) -> Group:
     """The group of a record; ConfigError for another format or version."""
     if record.get("format") != FORMAT:

@@ -10,13 +10,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.observation import observe
 from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.registry import tools_by_name
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
 
 _running_host: ContextVar["ToolHost | None"] = ContextVar("running_tool_host", default=None)
+_spec: ContextVar[SandboxSpec | None] = ContextVar("sandbox_spec", default=None)
 
 
 class ToolHost:
@@ -29,6 +32,7 @@ class ToolHost:
         terminal_timeout: float,
         max_command_seconds: float = 600.0,
         toolsets: Mapping[str, OpenToolset] | None = None,
+        default_spec: SandboxSpec | None = None,
     ) -> None:
         self.toolsets = dict(toolsets or {})
         self.tools = tools_by_name(
@@ -37,6 +41,7 @@ class ToolHost:
         # A setting may name a toolset by a reference; its tools know it by its own name.
         self._services = {toolset.name or name: toolset.service for name, toolset in self.toolsets.items()}
         self.pool = pool
+        self._default_spec = default_spec
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
         self._sessions: dict[str, ToolSession] = {}
@@ -52,7 +57,9 @@ class ToolHost:
                 self._terminal_timeout,
                 max_command_seconds=self._max_command_seconds,
                 services=self._services,
+                spec=_spec.get() or self._default_spec,
             )
+            observe(self._sessions[task_id])
         return self._sessions[task_id]
 
     async def close_session(self, task_id: str) -> None:
@@ -76,6 +83,15 @@ class ToolHost:
             yield
         finally:
             _running_host.reset(token)
+
+    @contextmanager
+    def using_spec(self, spec: SandboxSpec) -> Iterator[None]:
+        """Inside this block, and in tasks and threads it starts, new sessions have this sandbox spec."""
+        token = _spec.set(spec)
+        try:
+            yield
+        finally:
+            _spec.reset(token)
 
     @staticmethod
     def current() -> "ToolHost":

@@ -77,6 +77,9 @@ async def run_validation(
     endpoints = without_health_checks(settings.endpoints)
     try:
         async with _opened(environment(settings.env, endpoints), seen) as env:
+            seen.findings += _own_rollouts_finding(env)
+            if not env.has_reward:
+                return _report(environment, settings, seen)
             inventory = await take_inventory(env)
             seen.findings += item_findings(env, inventory)
             await _run_agents(env, inventory.chosen(items), seen, show or (lambda *_: None))
@@ -90,6 +93,29 @@ async def run_validation(
         seen.findings.append(
             ValidationFinding(Severity.ERROR, "raised", str(error), "fix this first; the checks after it could not run")
         )
+    return _report(environment, settings, seen)
+
+
+def _own_rollouts_finding(env: HermesAgentBaseEnv) -> list[ValidationFinding]:
+    methods = [name for name in ("collect_trajectories", "collect_trajectory") if env.overrides(name)]
+    if not methods:
+        return []
+    ran = (
+        "the scripted agents use our loop and compute_reward"
+        if env.has_reward
+        else "without compute_reward there is no reward to test with scripted agents"
+    )
+    return [
+        ValidationFinding(
+            Severity.WARNING,
+            "own_rollouts",
+            f"the environment has its own {' and '.join(methods)}, which validate does not run: {ran}",
+            "check it with a few groups: `hermes-rl process FILE --env.total_steps 2`, then `hermes-rl view`",
+        )
+    ]
+
+
+def _report(environment: type[HermesAgentBaseEnv], settings: Settings, seen: "_Observations") -> ValidationReport:
     pass_score = settings.env.pass_score
     found = [*score_findings(seen.trials, pass_score), *seen.findings] if seen.trials else seen.findings
     order = list(Severity)

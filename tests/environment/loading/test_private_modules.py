@@ -158,3 +158,9 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, text: str, told: str) -> 
     with pytest.raises(ConfigError) as raised:
         loaded(tmp_path, {"my_base.py": BASE, "bad.py": "x =\n", "my_env.py": text})
     assert told.format(tmp_path / "my_env.py") in str(raised.value)
+
+
+def test_a_bundled_name_with_a_class_is_the_bundled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "terminal_test.py").write_text("raise RuntimeError('a file of the working directory')")
+    monkeypatch.chdir(tmp_path)
+    assert load_environment("terminal_test:TerminalTestEnv").__name__ == "TerminalTestEnv"

@@ -191,19 +191,24 @@ class AdaptedEnvironment(_BaseEnv):
             return None
         return await self.hermes.next_draw()
 
-    async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """A group in Atropos' format and an empty backlog; None for a group that is withheld."""
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        """The groups of an item in Atropos' format and an empty backlog; None when all of them are withheld."""
         draw = (item.item, item.number) if isinstance(item, Draw) else (item, None)
-        group = await self.hermes.collect_group(*draw)
+        sent = [await self._report(group) for group in await self.hermes.collect_groups(*draw)]
+        kept = [columns for columns in sent if columns is not None]
+        return (kept[0] if len(kept) == 1 else kept or None), []
+
+    async def _report(self, group: Group) -> dict[str, Any] | None:
+        """Count a group; its columns, or None when it is withheld."""
         columns = atropos_columns(group)
         self.tally.add(group)
         await report_group(self.hermes, group, columns if group.scored else None)
         cause = withhold_reason(group, self.config.group_size, self.max_token_len if self.max_token_len > 0 else None)
-        if cause is None:
-            self._consecutive_empty = 0
-            return columns | {"messages": self._outgoing_messages(columns["messages"])}, []
-        self._withhold(group, cause)
-        return None, []
+        if cause is not None:
+            self._withhold(group, cause)
+            return None
+        self._consecutive_empty = 0
+        return columns | {"messages": self._outgoing_messages(columns["messages"])}
 
     def _outgoing_messages(self, messages: Sequence[Sequence[Message]]) -> list[list[Message]] | None:
         return add_missing_content(messages) if self.config.include_messages else None

@@ -14,6 +14,7 @@ from hermes_rl import parsers
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult, ToolError
 from hermes_rl.environment import base
+from hermes_rl.environment.atropos_base import BaseEnv
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.rewards.tool_context import ToolContext
@@ -22,8 +23,8 @@ from hermes_rl.rollout import config
 BASE_NAMES: dict[str, Any] = {
     "HermesAgentBaseEnv": base.HermesAgentBaseEnv,
     "HermesAgentEnvConfig": config.HermesAgentEnvConfig,
-    "BaseEnv": base.HermesAgentBaseEnv,
-    "BaseEnvConfig": config.BaseEnvConfig,
+    "BaseEnv": BaseEnv,
+    "BaseEnvConfig": config.HermesAgentEnvConfig,
     "EvalHandlingEnum": config.EvalHandling,
     "APIServerConfig": APIServerConfig,
     "ServerBaseline": ServerBaseline,

@@ -26,10 +26,13 @@ def bundled_environments() -> dict[str, Path]:
 
 def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
     """The class of `terminal_test`, `my_env.py`, `my_env.py:MyEnv` or `package.module:MyEnv`; else ConfigError."""
-    location, _, class_name = file_reference(reference).partition(":")
+    location, _, class_name = reference.partition(":")
     bundled = bundled_environments()
     name = location.removesuffix(SUFFIX)
-    path = bundled.get(ENVIRONMENT_ALIASES.get(name, name)) or Path(location)
+    path = bundled.get(ENVIRONMENT_ALIASES.get(name, name))
+    if path is None:
+        location, _, class_name = file_reference(reference).partition(":")
+        path = Path(location)
     if path.suffix != ".py" or not path.is_file():
         raise ConfigError(
             f"no environment {location!r}: not a Python file and not a bundled environment "

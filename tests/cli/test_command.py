@@ -66,7 +66,7 @@ def test_help_version_and_a_misspelt_command_load_no_verb() -> None:
     loaded = modules_loaded_by(["--help"], ["--version"], ["prcess"])
     assert "hermes_rl.cli.main" in loaded
     assert loaded.isdisjoint(
-        {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.orchestration", "hermes_rl.environment"}
+        {"aiohttp", "fastapi", "pydantic", "rich", "yaml", "hermes_rl.orchestration", "hermes_rl.environment.base"}
     )
 
 

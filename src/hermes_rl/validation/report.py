@@ -41,10 +41,7 @@ class ValidationFinding:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRollout:
-    """One rollout of a scripted agent.
-
-    `again` is the score of a second reward call, or its error; `raised_at` the line where the reward raised.
-    """
+    """One rollout of a scripted agent. `again` is the score of a second reward call, or its error."""
 
     agent: str
     kind: AgentKind
@@ -52,7 +49,6 @@ class ScriptedRollout:
     turns: int
     rollout: Rollout
     again: float | str | None = None
-    raised_at: str = ""
 
     @property
     def score(self) -> float | None:

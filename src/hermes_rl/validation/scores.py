@@ -48,7 +48,7 @@ def _failures(trials: Sequence[ScriptedRollout]) -> Iterator[ValidationFinding]:
             Severity.ERROR,
             "failure",
             f"{len(failed)} of {len(trials)} rollouts have no score, {cause}, by: {agents}. "
-            f"For example item {failed[0][0].item_id}: {shorten(failure.message, 400)}{failed[0][0].raised_at}",
+            f"For example item {failed[0][0].item_id}: {shorten(failure.message, 400)}",
             FIXES.get(failure.whose, "see the message; a rollout that fails is left out of training"),
         )
 

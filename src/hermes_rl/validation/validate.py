@@ -30,7 +30,6 @@ from hermes_rl.validation.group_reward_check import comparison_finding
 from hermes_rl.validation.item_checks import (
     CheckedItem,
     HookError,
-    author_location,
     hook_errors,
     item_findings,
     repetition_findings,
@@ -249,15 +248,10 @@ def _check_script(script: Sequence[Step] | None) -> Script | None:
 
 async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout, AgentResult]:
     again: float | str | None = None
-    raised_at = ""
 
     async def score(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
-        nonlocal again, raised_at
-        try:
-            first: float | Reward = await _call_reward(env, item, result, ctx)
-        except Exception as error:
-            raised_at = author_location(error)
-            raise
+        nonlocal again
+        first: float | Reward = await _call_reward(env, item, result, ctx)
         if role.score_twice:
             again = await _call_reward_again(env, item, result, ctx)
         return first
@@ -265,7 +259,7 @@ async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout,
     item = role.item
     rollout, result = await run_script(env, item.value, role.script, split=item.split, scoring=score)
     again = again if rollout.scored else None
-    return ScriptedRollout(role.agent, role.kind, item.id, len(role.script), rollout, again, raised_at), result
+    return ScriptedRollout(role.agent, role.kind, item.id, len(role.script), rollout, again), result
 
 
 async def _call_reward_again(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | str | None:

@@ -24,15 +24,20 @@ def is_author_code(file: str) -> bool:
 
 def describe_error(error: BaseException) -> str:
     """`IndexError at my_env.py:9: list index out of range`, with the innermost line of the author's code."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    return _describe(type(error).__name__, str(error), frames)
+    text = str(error)
+    return type(error).__name__ + author_line(error) + (f": {text}" if text else "")
 
 
-def describe_traceback(kind: str, text: str, printed: str) -> str:
-    """The same for an error of another process, from its printed traceback."""
-    return _describe(kind, text, re.findall(r'^  File "(.+)", line (\d+)', printed, re.MULTILINE))
+def author_line(error: BaseException) -> str:
+    """` at my_env.py:9`; empty when no code of the author was running."""
+    return _line((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
 
 
-def _describe(kind: str, text: str, frames: Iterable[tuple[str, int | str]]) -> str:
+def printed_line(trace: str) -> str:
+    """The same from the printed traceback of another process."""
+    return _line(re.findall(r'^  File "(.+)", line (\d+)', trace, re.MULTILINE))
+
+
+def _line(frames: Iterable[tuple[str, int | str]]) -> str:
     lines = [f" at {Path(file).name}:{line}" for file, line in frames if is_author_code(file)]
-    return kind + (lines[-1] if lines else "") + (f": {text}" if text else "")
+    return lines[-1] if lines else ""

@@ -58,8 +58,7 @@ def select_sinks(config: SinkConfig, environment: Mapping[str, str]) -> list[str
     for name in names:
         if name in SINKS.builtin and not _installed(name):
             raise ConfigError(
-                f"cannot log metrics to {name}: pip install 'hermes-rl[{name}]', or remove it from "
-                f"{flags}.metric_sinks"
+                f"cannot log metrics to {name}: pip install 'hermes-rl[{name}]', or remove it from {flags}.metric_sinks"
             )
     return names
 

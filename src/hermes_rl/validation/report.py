@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_rl.core.trajectory import Rollout
+from hermes_rl.rewards.missing_program import MissingProgram
 
 
 class Severity(StrEnum):
@@ -41,7 +42,10 @@ class ValidationFinding:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRollout:
-    """One rollout of a scripted agent. `again` is the score of a second reward call, or its error."""
+    """One rollout of a scripted agent.
+
+    `again` is the score of a second reward call, or its error; `missing` are commands of the reward that did not run.
+    """
 
     agent: str
     kind: AgentKind
@@ -49,6 +53,7 @@ class ScriptedRollout:
     turns: int
     rollout: Rollout
     again: float | str | None = None
+    missing: Sequence[MissingProgram] = ()
 
     @property
     def score(self) -> float | None:

@@ -2,16 +2,13 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from hermes_rl.core import author_code
 from hermes_rl.core.author_code import describe_error, is_author_code
 from hermes_rl.core.trajectory import validate_reward
-
-
-def line_of(function: object) -> int:
-    return function.__code__.co_firstlineno + 1  # type: ignore[attr-defined]
 
 
 def read(text: str) -> object:
@@ -22,19 +19,21 @@ def refuse() -> None:
     raise AssertionError
 
 
-def caught(function: object, *arguments: object) -> Exception:
+def caught(function: Callable[..., object], *arguments: object) -> Exception:
     with pytest.raises(Exception) as failure:  # noqa: PT011 (any error is described)
-        function(*arguments)  # type: ignore[operator]
+        function(*arguments)
     return failure.value
 
 
 def test_the_innermost_line_of_the_authors_code_is_named() -> None:
+    line = read.__code__.co_firstlineno + 1
     described = describe_error(caught(read, "no json"))
-    assert described.startswith(f"JSONDecodeError at test_author_code.py:{line_of(read)}: Expecting value")
+    assert described.startswith(f"JSONDecodeError at test_author_code.py:{line}: Expecting value")
 
 
 def test_an_error_without_a_text_has_its_type_and_line() -> None:
-    assert describe_error(caught(refuse)) == f"AssertionError at test_author_code.py:{line_of(refuse)}"
+    line = refuse.__code__.co_firstlineno + 1
+    assert describe_error(caught(refuse)) == f"AssertionError at test_author_code.py:{line}"
 
 
 def test_an_error_outside_the_authors_code_has_no_line() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
-    env_config_cls: ClassVar[type[HermesAgentEnvConfig]]
+    env_config_cls: ClassVar[Any]
     config: Any
     server: ServerManager
     tokenizer: Any

@@ -359,8 +359,62 @@ def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
 
     report = validate_environment(Careless)
     assert "verifier/raised" in seen(report, "failure")
-    assert re.search(r"ValueError: invalid literal for int.* \(test_validation.py:\d+\)", seen(report, "failure"))
+    assert re.search(r"ValueError at test_validation.py:\d+: invalid literal for int", seen(report, "failure"))
     assert report.scores("null") == [None] * 7
+
+
+class WithTests(Machines):
+    """The guide's reward: a test runner in the agent's sandbox, which has none."""
+
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        return 1.0 if ctx.terminal("cd /workspace && no-such-tester -q")["exit_code"] == 0 else 0.0
+
+
+class WithoutOracle(WithTests):
+    def oracle(self, item: Any) -> Sequence[Step] | None:
+        return None
+
+
+class ReadsTheReport(WithTests):
+    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+        return float(ctx.terminal("cd /workspace && no-such-tester -q")["output"])
+
+
+@pytest.mark.parametrize("environment", [WithTests, WithoutOracle, ReadsTheReport])
+def test_a_reward_that_runs_a_program_the_sandbox_lacks_is_an_error_of_the_environment(
+    environment: type[Machines], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = validate_environment(environment, items=1)
+    assert severity(report, "missing_program") is Severity.ERROR
+    assert "`cd /workspace && no-such-tester -q`" in seen(report, "missing_program")
+    assert "no-such-tester was not found in the sandbox (exit code 127)" in seen(report, "missing_program")
+    fix = next(finding.fix for finding in report.findings if finding.code == "missing_program")
+    assert "sandbox_image" in fix
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_reward_that_runs_what_the_agent_made_is_right_when_the_oracle_passes() -> None:
+    class Built(Machines):
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+            return 1.0 if ctx.terminal("./solution")["output"].strip() == item["answer"] else 0.0
+
+        def oracle(self, item: Any) -> Sequence[Step] | None:
+            make = f"printf '#!/bin/sh\\necho {item['answer']}' > solution && chmod +x solution"
+            return [("terminal", {"command": make}), "done"]
+
+    report = validate_environment(Built, items=1)
+    assert (set(report.scores("oracle")), set(report.scores("null"))) == ({1.0}, {0.0})
+    assert "missing_program" not in report.codes
+
+
+def test_a_program_that_is_missed_without_harm_is_a_warning() -> None:
+    class Probing(Machines):
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
+            ctx.terminal("no-such-linter")
+            return await super().compute_reward(item, result, ctx)
+
+    report = validate_environment(Probing, items=1)
+    assert severity(report, "missing_program") is Severity.WARNING
 
 
 def test_a_reward_that_asks_a_model_wants_one() -> None:
@@ -381,7 +435,7 @@ def test_a_method_that_raises_is_named_with_its_line(hook: str) -> None:
 
     report = validate_environment(type("Broken", (Sums,), {hook: raises}))
     assert not report.ok
-    assert re.search(r"KeyError: 'question' \(test_validation.py:\d+\)", seen(report, "raised"))
+    assert re.search(r"KeyError at test_validation.py:\d+: 'question'", seen(report, "raised"))
 
 
 def test_a_step_that_is_none_is_told() -> None:

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_set_up_is_told_without_a_traceback(tmp_path: Path
     done = validate("broken_env.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "setup raised FileNotFoundError" in done.stderr
-    assert f"(broken_env.py:{len(source.splitlines())})" in done.stderr
+    assert f" at broken_env.py:{len(source.splitlines())}: " in done.stderr
     assert "Traceback" not in done.stderr
 
 

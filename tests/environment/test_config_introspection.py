@@ -133,7 +133,7 @@ def test_a_class_that_cannot_be_made_is_a_problem(file: Path) -> None:
         ("1 / 0\n", "ZeroDivisionError"),
         (
             ENVIRONMENT.replace("return Config(level=5)", "return Config(level=50)"),
-            "config_init failed: level: Input should be less",
+            "config_init of WordEnv at word_env.py:",
         ),
         ("x = 1\n", "no subclass of HermesAgentBaseEnv"),
     ],

@@ -7,8 +7,8 @@ import pytest
 from pydantic import Field
 
 from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
-from hermes_rl.console.config_options import ConfigSections, parse_flag, read_sections
-from hermes_rl.environment.resolve_config import resolve_settings
+from hermes_rl.console.config_options import ConfigSections, check_fields, parse_flag, read_sections
+from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 from tests.support.environments import FileEnv
 
 
@@ -58,8 +58,7 @@ def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("env: {grop_size: 3}", r"unknown field 'grop_size'; did you mean 'group_size'"),
-        ("openai: {base_ulr: x}", r"did you mean 'base_url'"),
+        ("openai: {base_ulr: x}", r"did you mean: base_ulr → base_url"),
         ("environment: {}", r"may only have the sections env, openai, tinker"),
         ("env: [", r"not valid YAML"),
         ("env: {group_size: 0}", r"--env.group_size: Input should be greater than or equal to 1, got 0"),
@@ -68,6 +67,84 @@ def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         resolve_settings(FileEnv, config_file(tmp_path, text), {}, {})
+
+
+def test_unknown_fields_of_a_file_are_named_together_in_three_lines(tmp_path: Path) -> None:
+    config = config_file(tmp_path, "env: {grop_size: 3, max_turns: 2, zzz: 1}")
+    with pytest.raises(ConfigError) as refused:
+        resolve_settings(FileEnv, config, {}, {})
+    assert str(refused.value).splitlines() == [
+        f"{tmp_path}/config.yaml, section env: unknown fields grop_size, max_turns, zzz",
+        "did you mean: grop_size → group_size; max_turns → max_agent_turns",
+        "all fields: the same command with --help",
+    ]
+
+
+def init_line(environment: type[FileEnv]) -> str:
+    return f"test_resolve_config.py:{environment.config_init.__func__.__code__.co_firstlineno + 2}"  # type: ignore[attr-defined]
+
+
+def test_unknown_fields_in_config_init_are_named_with_the_line_in_three_lines() -> None:
+    class Misspelt(ConfiguredEnv):
+        @classmethod
+        def config_init(cls) -> tuple[Config, list[APIServerConfig]]:
+            return Config(group_sise=2, dificulty="hard"), []  # type: ignore[call-arg]
+
+    with pytest.raises(ConfigError) as refused:
+        config_defaults(Misspelt)
+    assert str(refused.value).splitlines() == [
+        f"config_init of Misspelt at {init_line(Misspelt)}: unknown fields group_sise, dificulty",
+        "did you mean: group_sise → group_size; dificulty → difficulty",
+        "all fields: hermes-rl env show terminal_test --all",
+    ]
+
+
+def test_unknown_fields_of_an_endpoint_in_config_init_are_compared_with_its_own() -> None:
+    class Misspelt(FileEnv):
+        @classmethod
+        def config_init(cls) -> tuple[Config, list[APIServerConfig]]:
+            return Config(), [APIServerConfig(base_ulr="http://x/v1")]  # type: ignore[call-arg]
+
+    with pytest.raises(ConfigError, match="did you mean: base_ulr → base_url"):
+        config_defaults(Misspelt)
+
+
+def test_a_field_like_no_other_has_no_suggestion() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_fields({"zzz": 1}, Config, "x.yaml")
+    assert str(refused.value).splitlines()[:2] == ["x.yaml: unknown field zzz", "no field has a similar name"]
+
+
+def test_a_wrong_value_in_config_init_is_named_with_the_line() -> None:
+    class Empty(FileEnv):
+        @classmethod
+        def config_init(cls) -> tuple[Config, list[APIServerConfig]]:
+            return Config(group_size=0), []
+
+    with pytest.raises(ConfigError) as refused:
+        config_defaults(Empty)
+    expected = (
+        f"config_init of Empty at {init_line(Empty)}: group_size: Input should be greater than or equal to 1, got 0"
+    )
+    assert str(refused.value) == expected
+
+
+def test_an_error_in_config_init_is_named_with_the_line() -> None:
+    class Broken(FileEnv):
+        @classmethod
+        def config_init(cls) -> tuple[Config, list[APIServerConfig]]:
+            raise KeyError("HOME_OF_DATA")
+
+    with pytest.raises(ConfigError) as refused:
+        config_defaults(Broken)
+    assert str(refused.value) == f"config_init of Broken raised KeyError at {init_line(Broken)}: 'HOME_OF_DATA'"
+
+
+@pytest.mark.parametrize("name", ["hermess", "no_such_module:Parser"])
+def test_an_unknown_parser_is_refused_before_anything_is_opened(name: str) -> None:
+    endpoint = APIServerConfig(base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigError, match=f"tool-call parser .*{name}"):
+        FileEnv(Config(tool_call_parser=name), [endpoint])
 
 
 def test_a_wrong_flag_names_itself_and_its_value() -> None:

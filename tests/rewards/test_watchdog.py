@@ -15,7 +15,7 @@ import uvloop
 
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.rewards.sync_bridge import bridged
-from hermes_rl.rewards.watchdog import Hold, Watchdog, _Interval, _Suspect, _Usage, is_author_code, watch_loop
+from hermes_rl.rewards.watchdog import Hold, Watchdog, _Interval, _Suspect, _Usage, watch_loop
 from tests.support.environments import opened
 from tests.support.scripted_model import ScriptedModel, Text, always
 
@@ -201,14 +201,6 @@ def test_a_loop_that_is_stuck_is_told_of_while_it_is(monkeypatch: pytest.MonkeyP
     asyncio.run(main())
     assert [(hold.ended, hold.callee) for hold in said] == [(False, "told.wait")]
     assert "has been holding the event loop" in str(said[0])
-
-
-def test_whose_file_it_is() -> None:
-    assert is_author_code(__file__)
-    assert not is_author_code(subprocess.run.__code__.co_filename)
-    assert not is_author_code(watch_loop.__wrapped__.__code__.co_filename)  # type: ignore[attr-defined]
-    assert not is_author_code(pytest.__file__)
-    assert not is_author_code("<string>")
 
 
 def test_nothing_is_left_of_it() -> None:

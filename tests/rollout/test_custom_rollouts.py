@@ -232,7 +232,9 @@ async def test_an_exception_and_a_deadline_are_failures_with_their_causes_and_le
 
     raised = await chat(writes_the_number, Raises)
     assert causes(raised) == {"environment/collect_trajectory": 2}
-    assert "KeyError: 'answer'" in str(raised.rollouts[0].failure.message if raised.rollouts[0].failure else None)
+    assert "KeyError at test_custom_rollouts.py:" in str(
+        raised.rollouts[0].failure.message if raised.rollouts[0].failure else None
+    )
     late = await chat(writes_the_number, Hangs, size=1, worker_timeout=1, rollout_retries=0)
     assert causes(late) == {"framework/worker_timeout": 1}
 

@@ -279,6 +279,47 @@ async def test_an_error_of_get_next_item_is_raised_as_it_is_and_the_groups_in_fl
     assert [group.scores for group in read_groups(path)] == [[1.0, 1.0], [1.0, 1.0]]
 
 
+class BrokenDisplay(FileEnv):
+    """Each of the two hooks raises at one place, with another text each time."""
+
+    async def add_rollouts_for_wandb(self, scored_data: dict[str, Any], item: Any = None) -> None:
+        raise LookupError(f"no column for {item}")
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        raise TypeError("not a number")
+
+
+async def test_an_error_in_a_display_hook_is_one_warning_with_its_line_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = await made(BrokenDisplay, tmp_path / "groups.jsonl")
+    assert (tally.groups, tally.scores) == (6, [1.0] * 12)
+    added, logged = (
+        method.__code__.co_firstlineno + 1 for method in (BrokenDisplay.add_rollouts_for_wandb, BrokenDisplay.wandb_log)
+    )
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert [line.partition("; ")[0].partition(" {")[0] for line in warnings] == [
+        f"warning: add_rollouts_for_wandb raised LookupError at test_generate.py:{added}: no column for",
+        f"warning: wandb_log raised TypeError at test_generate.py:{logged}: not a number",
+    ]
+    assert [line.split("; ")[1:] for line in warnings] == [
+        ["the run goes on without these rollouts in its display", "fix the method in your environment"],
+        ["the run goes on without these metrics", "fix the method in your environment"],
+    ]
+
+
+async def test_a_display_hook_may_be_a_plain_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged: list[Any] = []
+
+    class Plain(FileEnv):
+        def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:  # type: ignore[override]
+            logged.append(wandb_metrics)
+
+    await made(Plain, tmp_path / "groups.jsonl", total_steps=1)
+    assert [metrics["train/groups"] for metrics in logged] == [1]
+    assert "warning" not in capsys.readouterr().err
+
+
 async def test_a_file_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "groups.jsonl"
     await made(FileEnv, path, total_steps=1)

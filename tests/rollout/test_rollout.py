@@ -148,7 +148,34 @@ async def test_a_reward_that_raises_gives_no_score() -> None:
 
     group = await group_of(writes_the_number, Raises)
     assert causes(group) == {"verifier/raised": 2}
-    assert "ZeroDivisionError: in the reward" in str(group.rollouts[0].failure and group.rollouts[0].failure.message)
+
+
+def broken(*_: Any) -> Any:
+    raise KeyError("question")
+
+
+@pytest.mark.parametrize(
+    ("method", "cause", "named"),
+    [
+        ("compute_reward", "verifier/raised", "compute_reward"),
+        ("compute_group_rewards", "verifier/group_raised", "compute_group_rewards"),
+        ("next_user_message", "environment/user", "next_user_message"),
+        ("format_prompt", "environment/prompt", "building the prompt"),
+        ("sandbox_spec", "environment/sandbox_spec", "sandbox_spec"),
+        ("turn_limit", "environment/turn_limit", "turn_limit"),
+    ],
+)
+async def test_an_error_in_an_authors_method_is_recorded_with_its_line(method: str, cause: str, named: str) -> None:
+    async def broken_later(*_: Any) -> Any:
+        broken()
+
+    given = broken if method in {"format_prompt", "sandbox_spec", "turn_limit"} else broken_later
+    group = await group_of(writes_the_number, type("Broken", (FileEnv,), {method: given}))
+    line = broken.__code__.co_firstlineno + 1
+    assert causes(group) == {cause: 2}
+    failure = group.rollouts[0].failure
+    assert failure is not None
+    assert failure.message == f"{named} raised KeyError at test_rollout.py:{line}: 'question'"
 
 
 async def test_a_judge_that_fails_is_the_judges_fault() -> None:

@@ -182,6 +182,24 @@ async def test_an_error_of_the_authors_own_ends_it_after_what_is_in_flight_is_de
     assert await draws(store) == [0, 1]
 
 
+async def test_an_error_in_a_display_hook_does_not_end_it(
+    tmp_path: Path, store: Store, api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Ending):
+        async def add_rollouts_for_wandb(self, scored_data: dict[str, Any], item: Any = None) -> None:
+            raise ZeroDivisionError
+
+        async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+            raise ZeroDivisionError
+
+    await trainer(store, max_staleness=100)
+    async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, Broken) as run:
+        done = await run.ended()
+    assert (done.ended, done.posted) == (NO_MORE_ITEMS, ITEMS)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert [line.split()[1] for line in warnings] == ["add_rollouts_for_wandb", "wandb_log"]
+
+
 async def test_the_api_hears_of_it_while_an_item_takes_long(
     tmp_path: Path, store: Store, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

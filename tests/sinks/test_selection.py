@@ -53,7 +53,7 @@ def test_a_key_is_found_where_wandb_login_puts_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "package"), [({"use_wandb": True}, "wandb"), ({"metric_sinks": ["trackio"]}, "trackio")]
+    ("fields", "package"), [({"metric_sinks": ["wandb"]}, "wandb"), ({"metric_sinks": ["trackio"]}, "trackio")]
 )
 async def test_a_sink_that_is_asked_for_and_not_installed_says_what_to_install(
     fields: dict[str, Any], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +64,30 @@ async def test_a_sink_that_is_asked_for_and_not_installed_says_what_to_install(
             pass
     async with open_sinks(run(tmp_path), asked()) as sinks:
         assert sinks.active == []
+
+
+async def test_use_wandb_without_wandb_warns_once_and_keeps_the_local_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(selection, "_installed", lambda name: False)
+    async with open_sinks(run(tmp_path), asked(use_wandb=True)) as sinks:
+        sinks.log({"score": 1.0})
+        sinks.log({"score": 2.0})
+        assert sinks.active == []
+    assert len(sinks.path.read_text().splitlines()) == 2
+    assert capsys.readouterr().err == (
+        "warning: wandb is not installed, so metrics are only written to the local file; to log to wandb: "
+        "pip install 'hermes-rl[wandb]'; to hide this warning: --env.use_wandb false\n"
+    )
+
+
+async def test_nothing_is_said_of_a_wandb_that_nobody_asked_for_or_that_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(selection, "_installed", lambda name: False)
+    select_sinks(asked(), {"WANDB_API_KEY": KEY})
+    select_sinks(asked(use_wandb=True), {"WANDB_MODE": "disabled"})
+    assert capsys.readouterr().err == ""
 
 
 def test_no_secret_is_in_the_configuration_that_sinks_save() -> None:

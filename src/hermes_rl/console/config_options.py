@@ -4,7 +4,7 @@ Errors on unknown fields suggest the closest known one.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -17,7 +17,7 @@ from hermes_rl.core.secrets import SECRET_FIELDS
 
 # pydantic and yaml are imported where they are used: the help of most commands needs neither.
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound="BaseModel")
 
@@ -107,11 +107,21 @@ def parse_flags(model: "type[BaseModel]", flags: Mapping[str, str]) -> dict[str,
 
 
 def check_fields(values: Mapping[str, Any], model: "type[BaseModel]", where: str) -> dict[str, Any]:
-    for name in values:
-        if name not in model.model_fields:
-            near = difflib.get_close_matches(name, model.model_fields, n=1)
-            raise ConfigError(f"{where}: unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    unknown = [name for name in values if name not in model.model_fields]
+    if unknown:
+        raise unknown_fields(unknown, model, where, "the same command with --help")
     return dict(values)
+
+
+def unknown_fields(names: Sequence[str], model: "type[BaseModel]", where: str, listing: str) -> ConfigError:
+    """An error of three lines: the names, known fields with similar names, and what lists all fields."""
+    found = {name: difflib.get_close_matches(name, model.model_fields, n=2, cutoff=0.7) for name in names}
+    similar = "; ".join(f"{name} → {' or '.join(fields)}" for name, fields in found.items() if fields)
+    return ConfigError(
+        f"{where}: unknown field{'s' * (len(names) > 1)} {', '.join(names)}\n"
+        f"{f'did you mean: {similar}' if similar else 'no field has a similar name'}\n"
+        f"all fields: {listing}"
+    )
 
 
 def merge_fields(base: Model, over: Mapping[str, Any], section: str) -> Model:
@@ -120,21 +130,24 @@ def merge_fields(base: Model, over: Mapping[str, Any], section: str) -> Model:
     try:
         return type(base).model_validate(base.model_dump(exclude_unset=True) | dict(over))
     except ValidationError as error:
-        problems = "; ".join(_problem(section, problem) for problem in error.errors())
-        raise ConfigError(problems) from None
+        raise ConfigError(describe_problems(error, f"--{section}.")) from None
+
+
+def describe_problems(error: "ValidationError", prefix: str = "") -> str:
+    """Each problem as field, message and value; values of secrets are never shown."""
+    return "; ".join(_problem(prefix, problem) for problem in error.errors())
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-def _problem(section: str, problem: Any) -> str:
-    """A pydantic error as flag, problem and value; values of secrets are never shown."""
+def _problem(prefix: str, problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if not field:
         return str(problem["msg"])
     got = "" if set(SECRET_FIELDS) & set(problem["loc"]) else f", got {problem['input']!r}"
-    return f"--{section}.{field}: {problem['msg']}{got}"
+    return f"{prefix}{field}: {problem['msg']}{got}"
 
 
 def _help(description: str, value: Any, *, secret: bool) -> str:

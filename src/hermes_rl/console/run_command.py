@@ -26,9 +26,14 @@ def run_click(command: click.Command, arguments: list[str] | None, prog_name: st
         click.echo("stopped", err=True)
         return 130
     except HermesRLError as error:
-        click.echo(f"error: {error}", err=True)
-        return 2 if isinstance(error, ConfigError) else 1
+        return show_error(error)
     return int(code or 0)
+
+
+def show_error(error: HermesRLError) -> int:
+    """Print an error of the package and return its exit code."""
+    click.echo(f"error: {error}", err=True)
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -35,6 +35,7 @@ from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.endpoint_file import follow_endpoint_file
 from hermes_rl.inference.server_manager import ServerManager
+from hermes_rl.parsers import get_parser
 from hermes_rl.rewards.cpu_reward import CpuWorkers
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
@@ -107,6 +108,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             limiter_config=engine_limiter_config(config),
         )
         self.user_server: ServerManager | None = None
+        get_parser(config.tool_call_parser)
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
         """Set when open and the endpoints return exact tokens; None in chat mode."""

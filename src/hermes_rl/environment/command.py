@@ -19,7 +19,7 @@ from hermes_rl.console.config_options import (
     section_values,
     trace_option,
 )
-from hermes_rl.console.run_command import run_async, run_click, warn
+from hermes_rl.console.run_command import run_async, run_click, show_error, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
@@ -45,10 +45,14 @@ MAX_PAGE_SOURCE_BYTES = 16_000_000
 
 def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:
     """Run the command line of one environment; return the exit code."""
+    try:
+        commands = [mode_command(environment, mode) for mode in MODES]
+    except HermesRLError as error:
+        return show_error(error)
     group = click.Group(
         name=environment.display_name(),
         help=environment.__doc__ or f"The environment {environment.display_name()}.",
-        commands=[mode_command(environment, mode) for mode in MODES],
+        commands=commands,
     )
     return run_click(group, arguments, prog_name=None)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, RootModel, ValidationError
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.config_schema import describe_model
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.secrets import HIDDEN
@@ -59,15 +60,10 @@ def introspect_config(reference: str, request: bytes) -> dict[str, Any]:
         return {"description": describe_environment(reference, changes)}
     except HermesRLError as error:
         return {"error": str(error)}
-    except ValidationError as error:
-        faults = (
-            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors(include_input=False)
-        )
-        return {"error": f"{reference}: config_init failed: {'; '.join(faults)}"}
     except SystemExit as error:
         return {"error": f"{reference} exits when it is loaded (exit status {error.code})"}
     except Exception as error:  # noqa: BLE001 (author code may raise anything)
-        return {"error": f"{reference}: config_init failed: {type(error).__name__}: {error}"}
+        return {"error": f"{reference} failed: {describe_error(error)}"}
 
 
 def describe_environment(reference: str, changes: Mapping[str, Any]) -> dict[str, Any]:

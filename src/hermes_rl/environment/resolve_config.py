@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from hermes_rl.console.config_options import ConfigSections, check_fields, merge_fields, parse_flags
-from hermes_rl.core.errors import ConfigError
+from hermes_rl.console.config_options import (
+    ConfigSections,
+    check_fields,
+    describe_problems,
+    merge_fields,
+    parse_flags,
+    unknown_fields,
+)
+from hermes_rl.core.author_code import author_line, describe_error
+from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.environment_protocol import Environment
@@ -56,7 +64,14 @@ def resolve_settings(
 
 def config_defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
     """The defaults from config_init, with Atropos' classes converted to ours."""
-    env, endpoints = environment.config_init()
+    try:
+        env, endpoints = environment.config_init()
+    except HermesRLError:
+        raise
+    except ValidationError as error:
+        raise _invalid_defaults(environment, error) from error
+    except Exception as error:
+        raise ConfigError(f"config_init of {environment.__name__} raised {describe_error(error)}") from error
     if not isinstance(env, HermesAgentEnvConfig):
         raise ConfigError(f"{environment.__name__}.config_init must return (config, [APIServerConfig, …])")
     endpoint_list: Sequence[Any] = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
@@ -65,6 +80,16 @@ def config_defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfi
         for endpoint in endpoint_list
         if isinstance(endpoint, BaseModel) and type(endpoint) is not ServerBaseline
     ]
+
+
+def _invalid_defaults(environment: type[Environment], error: ValidationError) -> ConfigError:
+    where = f"config_init of {environment.__name__}{author_line(error)}"
+    unknown = [str(problem["loc"][-1]) for problem in error.errors() if problem["type"] == "extra_forbidden"]
+    if not unknown:
+        return ConfigError(f"{where}: {describe_problems(error)}")
+    models = (APIServerConfig, environment.env_config_cls)
+    model = next((model for model in models if model.__name__ == error.title), HermesAgentEnvConfig)
+    return unknown_fields(unknown, model, where, "hermes-rl env show terminal_test --all")
 
 
 def _endpoint(config: BaseModel) -> APIServerConfig:

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from hermes_rl.core import errors, process_guard
+from hermes_rl.core.author_code import printed_line
 from hermes_rl.core.errors import ConfigError, InfrastructureError, SandboxError, VerifierError
 from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards import cpu_worker
@@ -300,7 +301,7 @@ def _unwrap(reply: Any, what: str) -> Any:
         case ("infrastructure", str(kind), str(cause), str(message)) if _is_infrastructure_error(kind):
             raise getattr(errors, kind)(cause, message)
         case ("raised", str(kind), str(message), str(trace)):
-            error = VerifierError("raised", f"{what} raised {kind}: {message}")
+            error = VerifierError("raised", f"{what} raised {kind}{printed_line(trace)}: {message}")
             error.add_note(f"In its process:\n{trace}")
             raise error
         case ("unpicklable", str(message)):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, InfrastructureError
 from hermes_rl.core.observation import ObservedFailure, observe
+from hermes_rl.rewards.missing_program import MissingProgram, missing_program
 from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.rewards.verification import Verdict, verify
 from hermes_rl.sandbox.protocol import INTERNAL_ENV
@@ -36,13 +37,17 @@ class ToolContext:
         self.task_id = task_id
         self._host = ToolHost.current()
         self._session = self._host.session(task_id)
+        self.missing_programs: list[MissingProgram] = []
+        """Commands of `terminal` and `verify` that did not run."""
         self._loop: asyncio.AbstractEventLoop | None = None
         with contextlib.suppress(RuntimeError):
             self._loop = asyncio.get_running_loop()
 
     def terminal(self, command: str, timeout: int = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Run a command: {"output", "exit_code", "error"}."""
-        return self._call_json("terminal", {"command": command, "timeout": timeout})
+        answer = self._call_json("terminal", {"command": command, "timeout": timeout})
+        self._note_missing(command, answer.get("exit_code"), answer.get("output", ""))
+        return answer
 
     def read_file(self, path: str) -> dict[str, Any]:
         """Read a text file without line numbers: {"content"} or {"error"}."""
@@ -110,13 +115,27 @@ class ToolContext:
         (also `$ARTIFACTS`) under the same names. `files` are the tests: text, bytes or a local path, by their path in
         the workspace, where `command` runs. `image` defaults to the rollout's.
         """
-        return self._wait(
+        verdict = self._wait(
             verify(self._session, command, files=files, artifacts=artifacts, image=image, timeout=timeout)
         )
+        self._note_missing(command, verdict.exit_code, verdict.stderr or verdict.stdout)
+        return verdict
 
     def cleanup(self) -> None:
         """Close the rollout's sandbox. Optional: the environment closes it anyway."""
         self._wait(self._host.close_session(self.task_id))
+
+    def _note_missing(self, command: str, exit_code: int | None, output: str) -> None:
+        missing = missing_program(command, exit_code, output)
+        if missing is None:
+            return
+        self.missing_programs.append(missing)
+        if missing.blames_environment:
+            self._host.warn_once(
+                f"missing {missing.program}",
+                f"{missing.problem}, so the score may not measure the agent's work; {missing.fix}; then test it with "
+                "`hermes-rl validate`",
+            )
 
     def _call_json(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = fast_json.loads(self.call_tool(name, arguments))

@@ -11,7 +11,6 @@ import inspect
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
@@ -21,17 +20,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
+from hermes_rl.core.author_code import is_author_code
+
 # Heartbeats per limit, and stack samples per limit once a heartbeat is late. Heartbeats cost more than samples.
 HEARTBEATS_PER_LIMIT, SAMPLES_PER_LIMIT = 4, 10
 # A hold this long is reported before it ends: it may never end.
 STUCK_SECONDS = 5.0
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_BUNDLED = f"{_PACKAGE / 'bundled'}{os.sep}"
-_LIBRARY_PREFIXES = (
-    f"{_PACKAGE}{os.sep}",
-    *sorted({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}),
-)
 _LOOP_FUNCTIONS = {"_run_once", "run_forever", "run_until_complete"}
 
 
@@ -220,13 +215,6 @@ class Watchdog:
         if (hold.file, hold.function) not in self._reported:
             self._reported.add((hold.file, hold.function))
             self._report(hold)
-
-
-def is_author_code(file: str) -> bool:
-    """Whether a file is author code: not the standard library, an installed package or ours, except bundled ones."""
-    if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
-        return False
-    return file.startswith(_BUNDLED) or not file.startswith(_LIBRARY_PREFIXES)
 
 
 @dataclass(slots=True)

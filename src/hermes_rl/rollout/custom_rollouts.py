@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.errors import DeadlineError, EnvironmentCodeError, Failure, InfrastructureError, failure_of
 from hermes_rl.core.observation import ObservedFailure, observe, observing
 from hermes_rl.core.trajectory import Rollout, StopReason, Usage, validate_score
@@ -120,7 +121,7 @@ async def call_author(
             except InfrastructureError as error:
                 failure = error.failure
             except Exception as error:  # noqa: BLE001 (author code may raise anything)
-                failure = EnvironmentCodeError(name, f"{name} raised {type(error).__name__}: {error}").failure
+                failure = EnvironmentCodeError(name, f"{name} raised {describe_error(error)}").failure
             finally:
                 for session in [part for part in observed if isinstance(part, ToolSession)]:
                     await asyncio.shield(env.tools.close_session(session.task_id))

@@ -6,7 +6,7 @@ They depend on this protocol and not on HermesAgentBaseEnv, which imports them, 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hermes_rl.agent.compaction import Compaction
 from hermes_rl.agent.result import AgentResult
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
+    env_config_cls: ClassVar[Any]
     config: Any
     server: ServerManager
     tokenizer: Any

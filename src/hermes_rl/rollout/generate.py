@@ -5,10 +5,12 @@ then holds the same groups as an uninterrupted run. Only one process writes a fi
 """
 
 import asyncio
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.core.author_code import author_line, describe_error
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.trajectory import Group, Provenance
@@ -36,7 +38,7 @@ async def generate_groups(env: Environment, path: Path, *, resume: bool = False)
         slots = training_slots(env)
         async with slots.adjusting():
             await _generate_missing(env, path, tally, done, slots)
-    await env.wandb_log({f"train/{name}": value for name, value in tally.summary().items()} | slots.metrics())
+    await log_metrics(env, {f"train/{name}": value for name, value in tally.summary().items()} | slots.metrics())
     return tally
 
 
@@ -149,4 +151,23 @@ async def report_group(env: Environment, group: Group, columns: dict[str, Any] |
     env.pass_rates.add(group)
     env.note_tool_errors(group)
     if columns is not None:
-        await env.add_rollouts_for_wandb(columns, group.item)
+        await _display(env, "add_rollouts_for_wandb", "rollouts in its display", columns, group.item)
+
+
+async def log_metrics(env: Environment, metrics: dict[str, Any]) -> None:
+    """Log one line of metrics; an error of the author's `wandb_log` is a warning."""
+    await _display(env, "wandb_log", "metrics", metrics)
+
+
+async def _display(env: Environment, hook: str, what: str, *arguments: Any) -> None:
+    """Call an author's method that only displays: an error is a warning, once for each line, and loses `what`."""
+    try:
+        done = getattr(env, hook)(*arguments)
+        if inspect.isawaitable(done):
+            await done
+    except Exception as error:  # noqa: BLE001 (author code may raise anything)
+        env.tools.warn_once(
+            f"{hook} {type(error).__name__}{author_line(error)}",
+            f"{hook} raised {describe_error(error)}; the run goes on without these {what}; "
+            "fix the method in your environment",
+        )

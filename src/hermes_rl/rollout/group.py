@@ -19,6 +19,7 @@ from typing import Any
 
 from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.errors import Failure, InfrastructureError, VerifierError
 from hermes_rl.core.observation import observe, observing
 from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
@@ -311,7 +312,7 @@ async def apply_group_rewards(env: Environment, item: Any, finished: Sequence[Fi
     except InfrastructureError as error:
         return _without_scores(rollouts, error.failure)
     except Exception as error:  # noqa: BLE001 (author code may raise anything)
-        reason = VerifierError("group_raised", f"compute_group_rewards raised {type(error).__name__}: {error}")
+        reason = VerifierError("group_raised", f"compute_group_rewards raised {describe_error(error)}")
         return _without_scores(rollouts, reason.failure)
     for index, reward in zip(scored, rewards or (), strict=False):
         rollouts[index] = with_reward(rollouts[index], reward)

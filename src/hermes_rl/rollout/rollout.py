@@ -17,6 +17,7 @@ from hermes_rl import tracing
 from hermes_rl.agent.limits import AgentLimits, ResultBudget
 from hermes_rl.agent.loop import ChatServer, HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.errors import (
     ConfigError,
     DeadlineError,
@@ -234,7 +235,7 @@ def _turn_limit(env: Environment, item: Any) -> int:
     try:
         return env.turn_limit(item)
     except Exception as error:
-        raise EnvironmentCodeError("turn_limit", f"turn_limit raised {type(error).__name__}: {error}") from error
+        raise EnvironmentCodeError("turn_limit", f"turn_limit raised {describe_error(error)}") from error
 
 
 async def _next_user_message(env: Environment, item: Any, messages: list[dict[str, Any]]) -> str | None:
@@ -244,7 +245,7 @@ async def _next_user_message(env: Environment, item: Any, messages: list[dict[st
     except InfrastructureError:
         raise
     except Exception as error:
-        raise EnvironmentCodeError("user", f"next_user_message raised {type(error).__name__}: {error}") from error
+        raise EnvironmentCodeError("user", f"next_user_message raised {describe_error(error)}") from error
 
 
 def spec_for(env: Environment, item: Any) -> SandboxSpec:
@@ -256,7 +257,7 @@ def spec_for(env: Environment, item: Any) -> SandboxSpec:
     except ConfigError as error:
         raise EnvironmentCodeError("sandbox_spec", str(error)) from error
     except Exception as error:
-        raise EnvironmentCodeError("sandbox_spec", f"sandbox_spec raised {type(error).__name__}: {error}") from error
+        raise EnvironmentCodeError("sandbox_spec", f"sandbox_spec raised {describe_error(error)}") from error
     return spec
 
 
@@ -264,7 +265,7 @@ async def _initial_messages(env: Environment, item: Any) -> list[dict[str, Any]]
     try:
         return list(env.initial_messages(item))
     except Exception as error:
-        raise EnvironmentCodeError("prompt", f"building the prompt raised {type(error).__name__}: {error}") from error
+        raise EnvironmentCodeError("prompt", f"building the prompt raised {describe_error(error)}") from error
 
 
 async def compute_rollout_reward(
@@ -287,6 +288,6 @@ async def compute_rollout_reward(
         except InfrastructureError:
             raise
         except Exception as error:
-            raise VerifierError("raised", f"compute_reward raised {type(error).__name__}: {error}") from error
+            raise VerifierError("raised", f"compute_reward raised {describe_error(error)}") from error
         finally:
             session.record_timing(Span.VERIFIER, "compute_reward", started_at)

@@ -19,7 +19,7 @@ from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.schemas import WorkGrant
 from hermes_rl.core.shutdown import Stopped, StopSignal
 from hermes_rl.rollout.environment_protocol import Environment
-from hermes_rl.rollout.generate import training_slots
+from hermes_rl.rollout.generate import log_metrics, training_slots
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats
@@ -253,7 +253,7 @@ class ServeLoop:
         }
         train = {f"train/{name}": value for name, value in self._in_flight.take_window().summary().items()}
         served = {f"serve/{name}": value for name, value in serve_figures.items()}
-        await self._env.wandb_log(train | served | self._slots.metrics())
+        await log_metrics(self._env, train | served | self._slots.metrics())
 
 
 def groups_for_grant(rollouts: int, size: int) -> int:

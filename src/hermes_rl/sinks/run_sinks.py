@@ -100,7 +100,7 @@ class Sinks:
 
 @asynccontextmanager
 async def open_sinks(run: MetricsRun, config: SinkConfig) -> AsyncIterator[Sinks]:
-    """Open the sinks of a run; raises ConfigError if a requested one is not installed."""
+    """Open the sinks of a run; raises ConfigError if one of `metric_sinks` is not installed."""
     workers = [Worker(sink) for sink in _sinks(run, config)]
     with RecordWriter(run.folder / run.file) as writer:
         sinks = Sinks(writer, workers, run.resumed_from)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.extensions import SINKS
 from hermes_rl.sinks.wandb_sink import wandb_is_set_up
@@ -34,26 +35,31 @@ class SinkConfig:
         """The sinks that a configuration requests.
 
         `use_wandb` defaults to true, as in Atropos: wandb is then used if it is set up, and silently skipped otherwise.
-        Explicitly true requires wandb; false disables it whatever else is set.
+        Explicitly true warns if wandb is not installed; false disables it whatever else is set.
         """
         implicit = config.use_wandb and "use_wandb" not in config.model_fields_set
         return cls(tuple(config.metric_sinks), None if implicit else config.use_wandb, section)
 
 
 def select_sinks(config: SinkConfig, environment: Mapping[str, str]) -> list[str]:
-    """The names of the sinks; raises ConfigError if a requested one is not installed."""
+    """The names of the sinks; ConfigError if one of `metric_sinks` is not installed, a warning for `use_wandb`."""
     names = list(dict.fromkeys(config.sinks))
-    if "wandb" not in names and (
-        config.use_wandb or (config.use_wandb is None and _installed("wandb") and wandb_is_set_up(environment))
-    ):
-        names.append("wandb")
+    flags = f"--{config.section}"
     if config.use_wandb is False or environment.get("WANDB_MODE") == "disabled":
         names = [name for name in names if name != "wandb"]
+    elif "wandb" not in names and (config.use_wandb or wandb_is_set_up(environment)):
+        if _installed("wandb"):
+            names.append("wandb")
+        elif config.use_wandb:
+            warn(
+                "wandb is not installed, so metrics are only written to the local file; to log to wandb: "
+                f"pip install 'hermes-rl[wandb]'; to hide this warning: {flags}.use_wandb false"
+            )
     for name in names:
         if name in SINKS.builtin and not _installed(name):
-            flags = f"--{config.section}"
-            without = f"{flags}.use_wandb false" if name == "wandb" else f"remove it from {flags}.metric_sinks"
-            raise ConfigError(f"cannot log metrics to {name}: pip install 'hermes-rl[{name}]', or {without}")
+            raise ConfigError(
+                f"cannot log metrics to {name}: pip install 'hermes-rl[{name}]', or remove it from {flags}.metric_sinks"
+            )
     return names
 
 

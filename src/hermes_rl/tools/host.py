@@ -5,10 +5,11 @@ current one is found in a context variable that the environment sets.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.observation import observe
 from hermes_rl.sandbox.pool import SandboxPool
@@ -45,6 +46,9 @@ class ToolHost:
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
         self._sessions: dict[str, ToolSession] = {}
+        self.report: Callable[[str], object] = warn
+        """Prints a warning about the environment; callers with their own display replace it."""
+        self._warned: set[str] = set()
 
     def session(self, task_id: str) -> ToolSession:
         """The session of a rollout, created on first use."""
@@ -61,6 +65,12 @@ class ToolHost:
             )
             observe(self._sessions[task_id])
         return self._sessions[task_id]
+
+    def warn_once(self, key: str, message: str) -> None:
+        """Report a warning, unless one with this key was already reported."""
+        if key not in self._warned:
+            self._warned.add(key)
+            self.report(message)
 
     async def close_session(self, task_id: str) -> None:
         session = self._sessions.pop(task_id, None)

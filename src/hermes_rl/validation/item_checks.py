@@ -1,21 +1,19 @@
 """Collect the items of an open environment, and check them without rollouts."""
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
 
+from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.messages import Message
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.rewards.sync_bridge import bridged
-from hermes_rl.rewards.watchdog import is_author_code
 from hermes_rl.rollout.sampler import content_id
 from hermes_rl.validation.report import Severity, ValidationFinding, join_names, shorten
 
@@ -38,7 +36,7 @@ def hook_errors(hook: str) -> Iterator[None]:
     except HermesRLError as error:
         raise HookError(f"{hook}: {error}") from error
     except Exception as error:
-        raise HookError(f"{hook} raised {type(error).__name__}: {error}{author_location(error)}") from error
+        raise HookError(f"{hook} raised {describe_error(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +253,3 @@ def repetition_findings(first: Outline, second: Outline) -> Iterator[ValidationF
             f"a second instance gives another prompt for item {join_names(changed)}",
             "make format_prompt and initial_messages depend only on the item; put randomness into the item",
         )
-
-
-def author_location(error: Exception) -> str:
-    """The innermost line of the author's own code in the traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_author_code(frame.filename)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

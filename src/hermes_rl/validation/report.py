@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_rl.core.trajectory import Rollout
+from hermes_rl.rewards.missing_program import MissingProgram
 
 
 class Severity(StrEnum):
@@ -43,7 +44,7 @@ class ValidationFinding:
 class ScriptedRollout:
     """One rollout of a scripted agent.
 
-    `again` is the score of a second reward call, or its error; `raised_at` the line where the reward raised.
+    `again` is the score of a second reward call, or its error; `missing` are commands of the reward that did not run.
     """
 
     agent: str
@@ -52,7 +53,7 @@ class ScriptedRollout:
     turns: int
     rollout: Rollout
     again: float | str | None = None
-    raised_at: str = ""
+    missing: Sequence[MissingProgram] = ()
 
     @property
     def score(self) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from hermes_rl.core.errors import Failure, FailureSource
 from hermes_rl.core.trajectory import StopReason
+from hermes_rl.rewards.missing_program import MissingProgram
 from hermes_rl.validation.report import AgentKind, ScriptedRollout, Severity, ValidationFinding, join_names, shorten
 
 FORGED_FIX = (
@@ -22,6 +23,7 @@ FIXES = {
 
 def score_findings(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
     yield from _failures(trials)
+    yield from _missing_programs(trials, pass_score)
     yield from _null(trials, pass_score)
     yield from _oracle(trials, pass_score)
     yield from _cheats(trials, pass_score)
@@ -48,8 +50,26 @@ def _failures(trials: Sequence[ScriptedRollout]) -> Iterator[ValidationFinding]:
             Severity.ERROR,
             "failure",
             f"{len(failed)} of {len(trials)} rollouts have no score, {cause}, by: {agents}. "
-            f"For example item {failed[0][0].item_id}: {shorten(failure.message, 400)}{failed[0][0].raised_at}",
+            f"For example item {failed[0][0].item_id}: {shorten(failure.message, 400)}",
             FIXES.get(failure.whose, "see the message; a rollout that fails is left out of training"),
+        )
+
+
+def _missing_programs(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
+    """Of the oracle's rollouts; without an oracle, of those of the null agent that the environment is to blame for."""
+    oracle = [trial for trial in trials if trial.kind is AgentKind.ORACLE]
+    first: dict[str, tuple[MissingProgram, ScriptedRollout]] = {}
+    for trial in oracle or [trial for trial in trials if trial.kind is AgentKind.NULL]:
+        for missing in trial.missing:
+            if oracle or missing.blames_environment:
+                first.setdefault(missing.program, (missing, trial))
+    for missing, trial in first.values():
+        passes = trial.score is not None and trial.score >= pass_score
+        yield ValidationFinding(
+            Severity.WARNING if passes else Severity.ERROR,
+            "missing_program",
+            f"{missing.problem}, on the rollout of {trial.agent}, item {trial.item_id}",
+            missing.fix if oracle else f"{missing.fix}; if the agent has to provide it, do so in oracle(item)",
         )
 
 

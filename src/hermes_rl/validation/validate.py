@@ -21,6 +21,7 @@ from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.prebuild import without_health_checks
 from hermes_rl.environment.resolve_config import Settings, resolve_settings
 from hermes_rl.environment.scripted_policy import Step, parse_step, run_script
+from hermes_rl.rewards.missing_program import MissingProgram
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog, watch_loop
 from hermes_rl.rollout.environment_protocol import Environment
@@ -30,7 +31,6 @@ from hermes_rl.validation.group_reward_check import comparison_finding
 from hermes_rl.validation.item_checks import (
     CheckedItem,
     HookError,
-    author_location,
     hook_errors,
     item_findings,
     repetition_findings,
@@ -180,6 +180,8 @@ async def _run_agents(
     env: HermesAgentBaseEnv, items: Sequence[CheckedItem], seen: _Observations, show: Progress
 ) -> None:
     seen.items = list(items)
+    # Findings report the same.
+    env.tools.report = lambda _: None
     tools = {tool.name for opened in env.tools.toolsets.values() for tool in opened.tools}
     isolated = env.tools.pool.capabilities.isolates_files
     if not isolated:
@@ -275,15 +277,14 @@ def _check_script(script: Sequence[Step] | None) -> Script | None:
 
 async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout, AgentResult]:
     again: float | str | None = None
-    raised_at = ""
+    missing: list[MissingProgram] = []
 
     async def score(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
-        nonlocal again, raised_at
+        nonlocal again
         try:
             first: float | Reward = await _call_reward(env, item, result, ctx)
-        except Exception as error:
-            raised_at = author_location(error)
-            raise
+        finally:
+            missing[:] = ctx.missing_programs
         if role.score_twice:
             again = await _call_reward_again(env, item, result, ctx)
         return first
@@ -291,7 +292,7 @@ async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout,
     item = role.item
     rollout, result = await run_script(env, item.value, role.script, split=item.split, scoring=score)
     again = again if rollout.scored else None
-    return ScriptedRollout(role.agent, role.kind, item.id, len(role.script), rollout, again, raised_at), result
+    return ScriptedRollout(role.agent, role.kind, item.id, len(role.script), rollout, again, missing), result
 
 
 async def _call_reward_again(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | str | None:

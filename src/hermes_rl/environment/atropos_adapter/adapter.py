@@ -24,7 +24,7 @@ from hermes_rl.environment.resolve_config import config_defaults
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.config import HermesAgentEnvConfig
-from hermes_rl.rollout.generate import report_group
+from hermes_rl.rollout.generate import log_metrics, report_group
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.rollout.token_requirements import require_exact_tokens, tokenizer_name
@@ -231,7 +231,7 @@ class AdaptedEnvironment(_BaseEnv):
         """Log the environment's metrics and group counts to its file and to atroposlib's wandb."""
         counted = {f"train/{name}": value for name, value in self.tally.summary().items()}
         withheld = {"train/withheld_from_atropos": dict(self.withheld)}
-        await self.hermes.wandb_log({**(wandb_metrics or {}), **counted, **withheld})
+        await log_metrics(self.hermes, {**(wandb_metrics or {}), **counted, **withheld})
         metrics = self._recorded.take()
         # In atroposlib's wandb run this is the name of a table.
         metrics.pop("train/rollouts", None)

@@ -86,7 +86,7 @@ def _environment_entry(layers: Layers, chosen: ChosenEnvironment) -> Environment
     env |= _linked_values("env", layers) | run_values["env"]
     if not layers.is_wandb_explicit():
         env.pop("use_wandb", None)
-        # config_init requires wandb, which would stop a run on a machine without it.
+        # config_init asks for wandb: on a machine without it every part of the run would warn.
         if description.env["use_wandb"].set_by_config_init and not _has_wandb():
             env["use_wandb"] = False
     openai = {name: field.value for name, field in description.openai.items() if field.readable}

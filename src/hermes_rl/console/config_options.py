@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="BaseModel")
 
 SECTIONS = ("env", "openai", "tinker")
+# Atropos' configurations and command lines name these; false is their default.
+ATROPOS_FLAGS = ("slurm", "testing")
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
 PART = "With --config RUN.yaml: read the settings of this component of the run."
 
@@ -40,6 +42,10 @@ def config_option(help_text: str) -> click.Option:
 
 def trace_option() -> click.Option:
     return click.Option(["--trace"], metavar="URL", help=TRACE)
+
+
+def atropos_options() -> list[click.Parameter]:
+    return [click.Option([f"--{name}"], type=bool, default=False, hidden=True) for name in ATROPOS_FLAGS]
 
 
 def section_options(section: str, default: "BaseModel") -> list[click.Parameter]:
@@ -79,10 +85,23 @@ def read_sections(file: Path | None) -> ConfigSections:
         raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {file} is not valid YAML: {error}") from None
+    if isinstance(values, dict):
+        refuse_atropos_endpoints(**{name: bool(values.pop(name, False)) for name in ATROPOS_FLAGS})
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
         found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
     return ConfigSections(values, str(file))
+
+
+def refuse_atropos_endpoints(*, slurm: bool, testing: bool) -> None:
+    """With slurm or testing, Atropos chooses endpoints that a command of hermes-rl would not use."""
+    if slurm:
+        raise ConfigError(
+            "slurm: hermes-rl does not read SLURM_JOB_NODELIST; list the inference servers in the openai section, or "
+            "one per line in a file for --env.engines_file"
+        )
+    if testing:
+        raise ConfigError("testing: there is no mock model; `hermes-rl validate ENV` runs scripted agents without one")
 
 
 def parse_flag(annotation: Any, text: str) -> Any:

@@ -13,8 +13,11 @@ import click
 
 from hermes_rl.console.config_options import (
     ConfigSections,
+    atropos_options,
     config_option,
+    merge_fields,
     read_sections,
+    refuse_atropos_endpoints,
     section_options,
     section_values,
     trace_option,
@@ -61,6 +64,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         config_option("YAML file with env and openai."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         trace_option(),
+        *atropos_options(),
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
@@ -75,13 +79,18 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         trace: str | None,
         resume: bool = False,
         overwrite: bool = False,
+        slurm: bool = False,
+        testing: bool = False,
         config: ConfigSections | None = None,
         **flags: str | None,
     ) -> int:
+        refuse_atropos_endpoints(slurm=slurm, testing=testing)
         config = config or read_sections(config_file)
         settings = resolve_settings(environment, config, section_values(flags, "env"), section_values(flags, "openai"))
         if not settings.has_endpoint:
-            settings = Settings(settings.env, (choose_endpoint(),))
+            shared = next(iter(settings.endpoints), APIServerConfig())
+            chosen = choose_endpoint().model_dump(exclude_unset=True)
+            settings = Settings(settings.env, (merge_fields(shared, chosen, "openai"),))
         _warn_about_literal_keys(settings)
         about = {"environment": environment.display_name(), "model": settings.endpoints[0].model_name}
         with traced(Tracing.from_option(trace), mode, about, report=warn):

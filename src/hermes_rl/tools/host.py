@@ -28,6 +28,7 @@ class ToolHost:
         calls_in_flight: int,
         terminal_timeout: float,
         max_command_seconds: float = 600.0,
+        sandbox_lifetime: float | None = None,
         toolsets: Mapping[str, OpenToolset] | None = None,
     ) -> None:
         self.toolsets = dict(toolsets or {})
@@ -39,6 +40,7 @@ class ToolHost:
         self.pool = pool
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
+        self._sandbox_lifetime = sandbox_lifetime
         self._sessions: dict[str, ToolSession] = {}
 
     def session(self, task_id: str) -> ToolSession:
@@ -52,6 +54,7 @@ class ToolHost:
                 self._terminal_timeout,
                 max_command_seconds=self._max_command_seconds,
                 services=self._services,
+                sandbox_lifetime=self._sandbox_lifetime,
             )
         return self._sessions[task_id]
 

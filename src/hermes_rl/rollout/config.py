@@ -76,7 +76,7 @@ class BaseEnvConfig(BaseModel):
     data_dir_to_save_evals: str | None = Field(default=None, description="Folder for metrics.json and samples.jsonl.")
     min_items_sent_before_logging: int = Field(default=2, ge=0, description="Groups between two log lines of metrics.")
     include_messages: bool = Field(
-        default=False, description="Send messages to the trainer. Records always contain them."
+        default=False, description="Post messages to Atropos' run-api too. Our own API and records always have them."
     )
     min_batch_allocation: float | None = Field(
         default=None, description="Minimum share of a batch for this environment."

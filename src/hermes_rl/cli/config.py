@@ -13,8 +13,9 @@ import click
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.key_file import check_name, read_keys
-from hermes_rl.orchestration.keys import key_file, key_names, lookup_key, mask_value, set_key, unset_key
+from hermes_rl.core.key_file import check_name, read_keys
+from hermes_rl.core.keys import key_file, lookup_key
+from hermes_rl.orchestration.keys import key_names, mask_value, set_key, unset_key
 
 # No key is longer; refuses a whole file piped by mistake.
 _LONGEST = 65_536

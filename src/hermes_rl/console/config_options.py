@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import click
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.secrets import SECRET_FIELDS
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 
 # pydantic and yaml are imported where they are used: the help of most commands needs neither.
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ def section_values(flags: Mapping[str, str | None], section: str) -> dict[str, s
     prefix = f"{section}__"
     given = {name: text for name, text in flags.items() if text is not None}
     return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
+
+
+def warn_about_literal_secrets(flags: Mapping[str, str | None]) -> None:
+    """Warn of flags that hold a secret itself. One in a file or in Python code is not in the process list."""
+    for flag, text in flags.items():
+        section, _, name = flag.partition("__")
+        if text and name in SECRET_FIELDS and is_literal(text):
+            warn(
+                f"--{section}.{name} holds a literal secret, which other users of this machine can see in the process "
+                "list; use env:NAME or file:PATH"
+            )
 
 
 def resolve_section(default: Model, section: str, config: ConfigSections, flags: Mapping[str, str]) -> Model:

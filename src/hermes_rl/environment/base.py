@@ -27,6 +27,7 @@ from hermes_rl.agent.compaction import Compaction, DropOldResults
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.console.config_options import refuse_atropos_endpoints
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import load_keys
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
@@ -494,8 +495,10 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     @classmethod
     def cli(cls) -> None:
         """The command line of this environment: process, evaluate and serve."""
+        from hermes_rl.console.run_command import warn
         from hermes_rl.environment.command import run_command
 
+        load_keys(warn)
         sys.exit(run_command(cls))
 
 

@@ -1,6 +1,7 @@
 """Stored keys reach every command and the author's code, and never a sandbox or a record."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,13 @@ async def test_an_authors_code_finds_a_stored_key_and_a_sandbox_does_not(
     assert '"scores":[1.0]' in record.replace(" ", "")
     assert "PATH=" in record
     assert SECRET not in record + done.stdout + done.stderr
+
+
+async def test_a_run_and_the_rl_tools_describe_an_environment_that_reads_a_stored_key(project: Path) -> None:
+    store("project", project)
+    done = await run(project, "-m", "hermes_rl.environment.config_introspection", "key_env.py")
+    assert "description" in json.loads(done.stdout), done.stdout
+    assert SECRET not in done.stdout + done.stderr
 
 
 async def test_commands_that_report_keys_say_where_they_are_stored(project: Path) -> None:

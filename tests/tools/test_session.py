@@ -257,7 +257,7 @@ async def test_a_sandbox_is_not_closed_while_a_command_runs_or_between_commands(
         for _ in range(6):
             await asyncio.sleep(0.2)
             outcome = await session.call("terminal", {"command": "cat file"})
-        assert fast_json.loads(outcome.text)["output"] == "kept\n"
+            assert fast_json.loads(outcome.text)["output"] == "kept\n"
         # As an external agent's program does: not through a tool.
         running = await (await session.sandbox()).exec("sleep 2; cat file", timeout=20)
         assert running.stdout == b"kept\n"

@@ -30,7 +30,8 @@ def config() -> None:
     hermes-rl config show                    list the keys and their sources
     hermes-rl config unset TINKER_API_KEY
 
-    `hermes-rl train` and the rl_* tools read a key from the environment variable of the same name, else from this file.
+    Every command reads a key from the environment variable of the same name, else from .env in the working directory,
+    else from this file, else from ~/.hermes/.env.
     Only hosted Tinker needs a key to train: `hermes-rl engine` trains on your own machine without one.
     """  # noqa: D301 - click's own mark for lines that are kept
 

@@ -46,7 +46,8 @@ def trace_option() -> click.Option:
 
 
 def atropos_options() -> list[click.Parameter]:
-    return [click.Option([f"--{name}"], type=bool, default=False, hidden=True) for name in ATROPOS_FLAGS]
+    text = "Accept only false, as in Atropos' command lines."
+    return [click.Option([f"--{name}"], type=bool, default=False, hidden=True, help=text) for name in ATROPOS_FLAGS]
 
 
 def section_options(section: str, default: "BaseModel") -> list[click.Parameter]:

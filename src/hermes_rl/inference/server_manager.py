@@ -69,8 +69,9 @@ class ServerManager:
         self.retries = retries or RetryPolicy()
         self.reasoning = reasoning
         """What every chat request asks of a model that reasons; None to ask nothing."""
-        for config in configs if reasoning else ():
-            reasoning.check(config)
+        if reasoning is not None:
+            for config in configs:
+                reasoning.check(config)
         self.endpoints = Endpoints(configs, limiter_config)
         self.oldest_trainable: int | None = None
         """The oldest policy version that is still trained on, if a trainer reports one."""

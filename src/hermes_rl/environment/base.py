@@ -25,7 +25,6 @@ from typing_extensions import TypeVar
 
 from hermes_rl.agent.compaction import Compaction, DropOldResults
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.console.config_options import refuse_atropos_endpoints
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import load_keys
 from hermes_rl.core.messages import Message
@@ -102,7 +101,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         testing: bool = False,
     ) -> None:
         self.config: Config = config
-        refuse_atropos_endpoints(slurm=slurm, testing=testing)
+        if slurm or testing:
+            # Imported late because `import hermes_rl` loads no click.
+            from hermes_rl.console.config_options import refuse_atropos_endpoints
+
+            refuse_atropos_endpoints(slurm=slurm, testing=testing)
         self.server = ServerManager(
             [] if isinstance(server_configs, ServerBaseline) else server_configs,
             limiter_config=engine_limiter_config(config),

@@ -222,9 +222,27 @@ async def test_an_existing_output_is_not_mixed_with_a_new_run(tmp_path: Path) ->
 async def test_a_literal_key_is_warned_of_and_never_printed(tmp_path: Path) -> None:
     flags = ["process", "terminal_test", "--env.total_steps", "1", "--json", "--openai.api_key", "sk-very-secret"]
     done = await on_model(writes_the_word, *flags, cwd=tmp_path)
-    assert "warning: --openai.api_key holds a literal key" in done.stderr
+    assert "warning: --openai.api_key holds a literal secret" in done.stderr
     written = "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
     assert "sk-very-secret" not in done.stderr + done.stdout + written
+
+
+async def test_a_literal_key_in_a_file_is_not_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("openai: {api_key: sk-very-secret}\n")
+    done = await on_model(
+        writes_the_word, "process", "terminal_test", "--env.total_steps", "1", "--config", "config.yaml", cwd=tmp_path
+    )
+    assert done.returncode == 0
+    assert "literal" not in done.stderr
+
+
+@pytest.mark.parametrize("value", ["false", "true"])
+async def test_flags_of_atropos_that_choose_endpoints_are_taken_only_when_false(tmp_path: Path, value: str) -> None:
+    flags = ["process", "terminal_test", "--env.total_steps", "1", "--testing", "false", "--slurm", value]
+    done = await on_model(writes_the_word, *flags, cwd=tmp_path)
+    assert done.returncode == (0 if value == "false" else 2)
+    assert ("--env.engines_file" in done.stderr) is (value == "true")
+    assert len(done.stderr.splitlines()) <= 3 or value == "false"
 
 
 def test_a_dead_endpoint_says_what_to_start() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from hermes_rl.cli.config import config as command
 from hermes_rl.console.run_command import run_click
-from hermes_rl.orchestration.keys import key_file, key_names, set_key
+from hermes_rl.core.keys import key_file
+from hermes_rl.orchestration.keys import key_names, set_key
 from tests.cli.test_command import hermes_rl
 
 CANARY = "canary-7f3a9c1e5b8d2046-zzzz"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_rl.orchestration.keys import key_file, set_key
+from hermes_rl.core.keys import key_file
+from hermes_rl.orchestration.keys import set_key
 from tests.cli.test_command import hermes_rl
 
 

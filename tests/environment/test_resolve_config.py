@@ -9,6 +9,8 @@ from pydantic import Field
 from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
 from hermes_rl.console.config_options import ConfigSections, check_fields, parse_flag, read_sections
 from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+from hermes_rl.inference.config import ServerBaseline, ServerType
+from hermes_rl.inference.reasoning import Reasoning
 from tests.support.environments import FileEnv
 
 
@@ -53,6 +55,69 @@ def test_several_endpoints_from_yaml_refuse_flags(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match="lists 2 endpoints"):
         resolve_settings(FileEnv, config, {}, {"model_name": "m"})
+
+
+class BaselineEnv(FileEnv):
+    @classmethod
+    def config_init(cls) -> tuple[HermesAgentEnvConfig, Any]:
+        return HermesAgentEnvConfig(), ServerBaseline(model_name="shared", timeout=7, server_type=ServerType.VLLM)
+
+
+def test_a_server_baseline_holds_for_every_endpoint_given_elsewhere(tmp_path: Path) -> None:
+    assert not resolve_settings(BaselineEnv, ConfigSections(), {}, {}).has_endpoint
+    given = {"base_url": "http://x/v1", "model_name": "mine"}
+    [endpoint] = resolve_settings(BaselineEnv, ConfigSections(), {}, given).endpoints
+    assert (endpoint.model_name, endpoint.timeout, endpoint.server_type) == ("mine", 7, "vllm")
+    config = config_file(tmp_path, "openai:\n- {base_url: 'http://a/v1'}\n- {base_url: 'http://b/v1', timeout: 8}\n")
+    both = resolve_settings(BaselineEnv, config, {}, {}).endpoints
+    assert [(one.model_name, one.timeout) for one in both] == [("shared", 7), ("shared", 8)]
+
+
+def test_an_environment_is_not_made_on_a_baseline_alone() -> None:
+    with pytest.raises(ConfigError, match=r"pass --openai\.base_url"):
+        FileEnv(HermesAgentEnvConfig(), ServerBaseline())
+
+
+@pytest.mark.parametrize(("flag", "instead"), [("slurm", "--env.engines_file"), ("testing", "hermes-rl validate")])
+def test_endpoints_that_atropos_would_choose_are_refused(tmp_path: Path, flag: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=instead):
+        FileEnv(HermesAgentEnvConfig(), [APIServerConfig(base_url="http://x/v1")], **{flag: True})
+    with pytest.raises(ConfigError, match=instead):
+        config_file(tmp_path, f"env: {{seed: 3}}\n{flag}: true\n")
+    assert config_file(tmp_path, f"env: {{seed: 3}}\n{flag}: false\n").values == {"env": {"seed": 3}}
+
+
+def test_the_thinking_prompt_comes_before_the_system_prompt() -> None:
+    config = HermesAgentEnvConfig(thinking_mode=True, custom_thinking_prompt="Think.", system_prompt="Be brief.")
+    env = FileEnv(config, [APIServerConfig(base_url="http://x/v1")])
+    assert env.initial_messages({"number": 1})[0] == {"role": "system", "content": "Think.\n\nBe brief."}
+
+
+def test_a_thinking_prompt_without_thinking_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="custom_thinking_prompt needs thinking_mode"):
+        resolve_settings(FileEnv, ConfigSections(), {"custom_thinking_prompt": "Think."}, {})
+    resolve_settings(FileEnv, ConfigSections(), {"custom_thinking_prompt": "x", "reasoning_effort": "low"}, {})
+
+
+def test_an_unknown_effort_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--env\.reasoning_effort.*'xhigh', got 'huge'"):
+        resolve_settings(FileEnv, ConfigSections(), {"reasoning_effort": "huge"}, {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasoning"),
+    [
+        ({}, None),
+        ({"thinking_mode": True}, Reasoning()),
+        ({"reasoning_effort": "low"}, Reasoning("low")),
+        ({"max_reasoning_tokens": 2000}, Reasoning(None, 2000)),
+    ],
+)
+def test_an_environments_server_asks_for_the_configured_reasoning(
+    settings: dict[str, Any], reasoning: Reasoning | None
+) -> None:
+    env = FileEnv(HermesAgentEnvConfig(**settings), [APIServerConfig(base_url="http://x/v1")])
+    assert env.server.reasoning == reasoning
 
 
 @pytest.mark.parametrize(

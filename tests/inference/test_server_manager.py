@@ -13,10 +13,12 @@ from hermes_rl.core.errors import ConfigError, EndpointError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Usage
 from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.reasoning import Reasoning
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 from tests.support.ports import free_port
 from tests.support.scripted_model import (
     Calls,
+    Delayed,
     EmptyChoices,
     Garbage,
     Hang,
@@ -472,3 +474,87 @@ async def test_a_conversation_of_megabytes_goes_out_whole() -> None:
     ):
         await server.chat_completion(large)
     assert model.bodies[0]["messages"] == large
+
+
+# Reasoning.
+
+
+OPENAI, OPENROUTER = "https://api.openai.com/v1", "https://openrouter.ai/api/v1"
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "sent"),
+    [
+        (Reasoning(), {"enabled": True}),
+        (Reasoning(effort="high"), {"enabled": True, "effort": "high"}),
+        (Reasoning(max_tokens=2000), {"enabled": True, "max_tokens": 2000}),
+        (Reasoning(effort="low", max_tokens=2000), {"enabled": True, "effort": "low"}),
+    ],
+)
+async def test_chat_requests_ask_for_reasoning(reasoning: Reasoning, sent: dict[str, Any]) -> None:
+    async with (
+        ScriptedModel(always(Text("x"))) as model,
+        ServerManager([config(model)], reasoning=reasoning) as server,
+    ):
+        await server.chat_completion(ASK, max_tokens=5)
+        await server.chat_completion(ASK, max_tokens=5, skip_reasoning=True)
+    plain = {"model": "scripted", "messages": ASK, "n": 1, "max_tokens": 5}
+    assert list(model.bodies) == [{**plain, "reasoning": sent}, plain]
+
+
+async def test_extra_body_takes_precedence_over_the_fields_for_reasoning() -> None:
+    async with (
+        ScriptedModel(always(Text("x"))) as model,
+        ServerManager([config(model)], reasoning=Reasoning("high")) as server,
+    ):
+        await server.chat_completion(ASK, extra_body={"reasoning": {"exclude": True}})
+    assert model.bodies[0]["reasoning"] == {"exclude": True}
+
+
+def test_openai_gets_its_own_fields() -> None:
+    body = {"model": "o5", "max_tokens": 7, "temperature": 0.0}
+    assert Reasoning("low").apply(body, OPENAI) == {
+        "model": "o5",
+        "reasoning_effort": "low",
+        "max_completion_tokens": 7,
+        "temperature": 1.0,
+    }
+    assert Reasoning("low").apply(body, OPENROUTER)["max_tokens"] == 7
+
+
+def test_a_limit_of_reasoning_tokens_is_refused_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="set reasoning_effort instead"):
+        ServerManager([APIServerConfig(base_url=OPENAI)], reasoning=Reasoning(max_tokens=2000))
+    ServerManager([APIServerConfig(base_url=OPENROUTER)], reasoning=Reasoning(max_tokens=2000))
+
+
+# Several completions from an endpoint that returns one.
+
+
+async def test_an_endpoint_that_ignores_n_is_asked_once_for_each_completion() -> None:
+    async with served(in_order(Text("a b"), Text("c"), then=Status(500)), n_kwarg_is_ignored=True) as (server, model):
+        completion = await server.chat_completion(ASK, n=2, seed=2**31 - 1)
+    assert sorted((body["n"], body["seed"]) for body in model.bodies) == [(1, 0), (1, 2**31 - 1)]
+    assert sorted(str(choice.message.content) for choice in completion.choices) == ["a b", "c"]
+    assert [choice.index for choice in completion.choices] == [0, 1]
+    assert completion.usage == Usage(6, 3)
+
+
+# Latency.
+
+
+async def test_latency_figures_cover_the_latest_requests() -> None:
+    script = in_order(Delayed(0.3, Text("slow")), Text("x"), Text("x"), then=Delayed(0.3, Text("slow")))
+    async with served(script, rolling_buffer_length=2) as (server, _):
+        assert server.latency_metrics() == {}
+        await server.chat_completion(ASK)
+        first = server.latency_metrics()
+        assert set(first) == {f"server/server_0_request_time_{name}" for name in ("avg", "std", "99p")}
+        assert first["server/server_0_request_time_99p"] >= 0.3
+        for _ in range(2):
+            await server.chat_completion(ASK)
+        assert server.latency_metrics()["server/server_0_request_time_99p"] < 0.3
+        await server.chat_completion(ASK, split="eval")
+        metrics = server.latency_metrics()
+    assert metrics["server/server_0_eval_request_time_avg"] >= 0.3
+    assert metrics["server/server_0_request_time_99p"] < 0.3

@@ -11,21 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hermes_rl.core import key_file as key_file_module
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import exclusive_lock
-from hermes_rl.orchestration import key_file as key_file_module
-from hermes_rl.orchestration.key_file import lock_path, read_keys
-from hermes_rl.orchestration.keys import (
-    find_key,
-    key_file,
-    key_names,
-    key_variables,
-    lookup_key,
-    mask_value,
-    referenced_keys,
-    set_key,
-    unset_key,
-)
+from hermes_rl.core.key_file import lock_path, read_keys
+from hermes_rl.core.keys import find_key, key_file, lookup_key
+from hermes_rl.orchestration.keys import key_names, key_variables, mask_value, referenced_keys, set_key, unset_key
 
 SECRET = "canary-0123456789-abcdefgh"
 SET_ONE = "import sys; from hermes_rl.orchestration.keys import set_key; set_key(sys.argv[1], sys.argv[2])"

@@ -19,6 +19,7 @@ from hermes_rl.sandbox.spec import SandboxSpec
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import (
     Calls,
+    Delayed,
     EmptyChoices,
     Garbage,
     Hang,
@@ -101,6 +102,15 @@ async def test_a_hanging_endpoint_gives_no_score() -> None:
 async def test_a_rollout_past_its_time_gives_no_score() -> None:
     group = await group_of(lambda _: Hang(), worker_timeout=0.3)
     assert (group.scores, causes(group)) == ([], {"framework/worker_timeout": 2})
+
+
+async def test_a_sandbox_idle_for_longer_than_its_lifetime_gives_no_score() -> None:
+    def slow_after_the_tool(request: dict[str, Any]) -> Any:
+        after_tool = request["messages"][-1]["role"] == "tool"
+        return Delayed(2.5, Text("done")) if after_tool else writes_the_number(request)
+
+    group = await group_of(slow_after_the_tool, terminal_lifetime=1)
+    assert (group.scores, causes(group)) == ([], {"sandbox/idle": 2})
 
 
 async def test_an_endpoint_that_fails_later_keeps_the_messages_so_far() -> None:

@@ -41,6 +41,12 @@ def test_sampling_that_the_loss_cannot_correct_is_refused(settings: dict[str, ob
         require_exact_tokens(HermesAgentEnvConfig.model_validate(settings), [server()])
 
 
+@pytest.mark.parametrize("settings", [{"reasoning_effort": "low"}, {"max_reasoning_tokens": 2000}])
+def test_reasoning_settings_of_chat_requests_are_refused_with_exact_tokens(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="chat_template_kwargs"):
+        require_exact_tokens(HermesAgentEnvConfig.model_validate(settings), [server()])
+
+
 def test_another_temperature_can_be_corrected_with_processed_logprobs() -> None:
     require_exact_tokens(HermesAgentEnvConfig(agent_temperature=0.7), [server(logprobs_mode="processed")])
 

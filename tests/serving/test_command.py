@@ -146,7 +146,7 @@ async def test_a_literal_token_is_warned_of_and_not_shown(tmp_path: Path, api: s
     token = ("--env.rollout_server_token", "sesame")
     async with VLLMServer(says_it) as model, started(tmp_path, api, model.base_url, *token, server="openai") as process:
         _, _, said = await ended(process)
-    assert "--env.rollout_server_token holds a literal token" in said
+    assert "--env.rollout_server_token holds a literal secret" in said
     assert "sesame" not in said
 
 

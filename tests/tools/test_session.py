@@ -6,6 +6,7 @@ import pytest
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import SandboxError, ToolHostError
 from hermes_rl.core.trajectory import Span
+from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
@@ -222,3 +223,67 @@ async def test_what_a_verifier_starts_is_not_ended_with_the_policy(session: Tool
     started: dict[str, Any] = await call("terminal", command="sleep 60", background=True)
     await session.end_policy()
     assert (await call("process", action="poll", session_id=started["session_id"]))["status"] == "running"
+
+
+# A sandbox that is not used.
+
+
+async def idle_host(backend: Backend, seconds: float) -> ToolHost:
+    return ToolHost(all_tools(), SandboxPool(backend), calls_in_flight=4, terminal_timeout=60, sandbox_lifetime=seconds)
+
+
+async def test_an_idle_sandbox_is_closed_and_its_next_use_is_a_failure_with_that_cause(backend: Backend) -> None:
+    host = await idle_host(backend, 0.5)
+    session = host.session("rollout")
+    try:
+        await session.call("terminal", {"command": "echo kept > file"})
+        assert host.pool.live == 1
+        async with asyncio.timeout(10):
+            while host.pool.live:
+                await asyncio.sleep(0.05)
+        with pytest.raises(SandboxError, match=r"no command for 0.5 s.*--env.terminal_lifetime") as caught:
+            await session.call("terminal", {"command": "cat file"})
+        assert caught.value.cause == "idle"
+        await session.end_policy()
+    finally:
+        await host.close()
+
+
+async def test_a_sandbox_is_not_closed_while_a_command_runs_or_between_commands(backend: Backend) -> None:
+    host = await idle_host(backend, 0.6)
+    session = host.session("rollout")
+    try:
+        await session.call("terminal", {"command": "echo kept > file; sleep 2"})
+        for _ in range(6):
+            await asyncio.sleep(0.2)
+            outcome = await session.call("terminal", {"command": "cat file"})
+            assert fast_json.loads(outcome.text)["output"] == "kept\n"
+        # As an external agent's program does: not through a tool.
+        running = await (await session.sandbox()).exec("sleep 2; cat file", timeout=20)
+        assert running.stdout == b"kept\n"
+    finally:
+        await host.close()
+
+
+async def test_a_sandbox_is_not_closed_while_a_background_command_is_known(backend: Backend) -> None:
+    host = await idle_host(backend, 0.4)
+    session = host.session("rollout")
+    try:
+        await session.call("terminal", {"command": "sleep 1.5; echo done > file", "background": True})
+        await asyncio.sleep(2)
+        outcome = await session.call("terminal", {"command": "cat file"})
+        assert fast_json.loads(outcome.text)["output"] == "done\n"
+    finally:
+        await host.close()
+
+
+async def test_a_session_closes_while_its_idle_sandbox_does() -> None:
+    host = await idle_host(LocalBackend(), 0.05)
+    session = host.session("rollout")
+    await session.sandbox()
+    async with asyncio.timeout(10):
+        while host.pool.live:
+            await asyncio.sleep(0.001)
+    await host.close()
+    with pytest.raises(SandboxError, match="already closed"):
+        await session.sandbox()

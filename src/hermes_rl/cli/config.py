@@ -13,8 +13,9 @@ import click
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.orchestration.key_file import check_name, read_keys
-from hermes_rl.orchestration.keys import key_file, key_names, lookup_key, mask_value, set_key, unset_key
+from hermes_rl.core.key_file import check_name, read_keys
+from hermes_rl.core.keys import key_file, lookup_key
+from hermes_rl.orchestration.keys import key_names, mask_value, set_key, unset_key
 
 # No key is longer; refuses a whole file piped by mistake.
 _LONGEST = 65_536
@@ -29,7 +30,8 @@ def config() -> None:
     hermes-rl config show                    list the keys and their sources
     hermes-rl config unset TINKER_API_KEY
 
-    `hermes-rl train` and the rl_* tools read a key from the environment variable of the same name, else from this file.
+    Every command reads a key from the environment variable of the same name, else from .env in the working directory,
+    else from this file, else from ~/.hermes/.env.
     Only hosted Tinker needs a key to train: `hermes-rl engine` trains on your own machine without one.
     """  # noqa: D301 - click's own mark for lines that are kept
 

@@ -5,7 +5,8 @@ from importlib import import_module
 
 import click
 
-from hermes_rl.console.run_command import run_click
+from hermes_rl.console.run_command import run_click, warn
+from hermes_rl.core.keys import load_keys
 from hermes_rl.environment.modes import MODES
 from hermes_rl.version import __version__
 
@@ -61,4 +62,7 @@ def hermes_rl() -> None:
 
 
 def main() -> None:
+    # These two report where each key is stored.
+    if sys.argv[1:2] not in (["config"], ["doctor"]):
+        load_keys(warn)
     sys.exit(run_click(hermes_rl, None, prog_name="hermes-rl"))

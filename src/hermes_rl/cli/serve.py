@@ -178,7 +178,7 @@ def _worker_spec(
 ) -> "WorkerSpec":
     import yaml
 
-    from hermes_rl.orchestration.keys import find_key
+    from hermes_rl.core.keys import find_key
     from hermes_rl.orchestration.replicas.worker_spec import WorkerSpec
 
     file, colon, name = reference.partition(":")

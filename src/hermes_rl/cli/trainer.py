@@ -18,12 +18,12 @@ from hermes_rl.console.config_options import (
     section_options,
     section_values,
     trace_option,
+    warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel
 from hermes_rl.console.run_command import run_async, warn
 from hermes_rl.core import fast_json
-from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
@@ -55,10 +55,7 @@ def _run(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     config = read_part(config_file, part)
     settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
-    for name in SECRET_FIELDS:
-        value = getattr(settings, name)
-        if value and is_literal(value):
-            click.echo(f"warning: --tinker.{name} holds a literal secret; use env:NAME or file:PATH", err=True)
+    warn_about_literal_secrets(flags)
 
     async def train() -> dict[str, Any]:
         stop = StopSignal(STOP_SECONDS)

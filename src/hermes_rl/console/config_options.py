@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import click
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.secrets import SECRET_FIELDS
+from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 
 # pydantic and yaml are imported where they are used: the help of most commands needs neither.
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="BaseModel")
 
 SECTIONS = ("env", "openai", "tinker")
+# Atropos' configurations and command lines name these; false is their default.
+ATROPOS_FLAGS = ("slurm", "testing")
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
 PART = "With --config RUN.yaml: read the settings of this component of the run."
 
@@ -40,6 +43,11 @@ def config_option(help_text: str) -> click.Option:
 
 def trace_option() -> click.Option:
     return click.Option(["--trace"], metavar="URL", help=TRACE)
+
+
+def atropos_options() -> list[click.Parameter]:
+    text = "Accept only false, as in Atropos' command lines."
+    return [click.Option([f"--{name}"], type=bool, default=False, hidden=True, help=text) for name in ATROPOS_FLAGS]
 
 
 def section_options(section: str, default: "BaseModel") -> list[click.Parameter]:
@@ -61,6 +69,17 @@ def section_values(flags: Mapping[str, str | None], section: str) -> dict[str, s
     return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
 
 
+def warn_about_literal_secrets(flags: Mapping[str, str | None]) -> None:
+    """Warn of flags that hold a secret itself. One in a file or in Python code is not in the process list."""
+    for flag, text in flags.items():
+        section, _, name = flag.partition("__")
+        if text and name in SECRET_FIELDS and is_literal(text):
+            warn(
+                f"--{section}.{name} holds a literal secret, which other users of this machine can see in the process "
+                "list; use env:NAME or file:PATH"
+            )
+
+
 def resolve_section(default: Model, section: str, config: ConfigSections, flags: Mapping[str, str]) -> Model:
     """Merge one section with flags, for commands without an environment."""
     values = check_fields(config.values.get(section) or {}, type(default), f"{config.source}, section {section}")
@@ -79,10 +98,23 @@ def read_sections(file: Path | None) -> ConfigSections:
         raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {file} is not valid YAML: {error}") from None
+    if isinstance(values, dict):
+        refuse_atropos_endpoints(**{name: bool(values.pop(name, False)) for name in ATROPOS_FLAGS})
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
         found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
     return ConfigSections(values, str(file))
+
+
+def refuse_atropos_endpoints(*, slurm: bool, testing: bool) -> None:
+    """With slurm or testing, Atropos chooses endpoints that a command of hermes-rl would not use."""
+    if slurm:
+        raise ConfigError(
+            "slurm: hermes-rl does not read SLURM_JOB_NODELIST; list the inference servers in the openai section, or "
+            "one per line in a file for --env.engines_file"
+        )
+    if testing:
+        raise ConfigError("testing: there is no mock model; `hermes-rl validate ENV` runs scripted agents without one")
 
 
 def parse_flag(annotation: Any, text: str) -> Any:

@@ -1,12 +1,12 @@
-"""Secrets by reference: a setting of `env:NAME` or `file:PATH` means the content of the variable or file.
+"""Secrets by reference: a setting of `env:NAME` or `file:PATH` means the key of that name or the content of the file.
 
 A reference may be saved and shown. The secret itself is never logged, stored or put into an error.
 """
 
-import os
 from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import key_places, lookup_key
 
 HIDDEN = "**********"
 SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token")
@@ -42,9 +42,14 @@ def _read(value: str, setting: str) -> tuple[str, str]:
     """The stripped text, and a description of its source."""
     kind, _, name = value.partition(":")
     if kind == "env":
-        if name not in os.environ:
-            raise ConfigError(f"{setting} names the variable {name}, which is not set; export it first")
-        return os.environ[name].strip(), f"the variable {name}"
+        found = lookup_key(name)
+        if found is None:
+            *files, last = map(str, key_places())
+            raise ConfigError(
+                f"{setting} names the variable {name}, which is not set, nor in {', '.join(files)} or {last}; "
+                f"export it, or run: hermes-rl config set {name}"
+            )
+        return found.value, f"the variable {name}"
     if kind == "file":
         try:
             return Path(name).expanduser().read_text().strip(), f"the file {name}"

@@ -26,6 +26,7 @@ from typing_extensions import TypeVar
 from hermes_rl.agent.compaction import Compaction, DropOldResults
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import load_keys
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
@@ -34,6 +35,7 @@ from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held
 from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.endpoint_file import follow_endpoint_file
+from hermes_rl.inference.reasoning import Reasoning
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.parsers import get_parser
 from hermes_rl.rewards.cpu_reward import CpuWorkers
@@ -102,10 +104,15 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         testing: bool = False,
     ) -> None:
         self.config: Config = config
-        self.slurm, self.testing = slurm, testing
+        if slurm or testing:
+            # Imported late because `import hermes_rl` loads no click.
+            from hermes_rl.console.config_options import refuse_atropos_endpoints
+
+            refuse_atropos_endpoints(slurm=slurm, testing=testing)
         self.server = ServerManager(
             [] if isinstance(server_configs, ServerBaseline) else server_configs,
             limiter_config=engine_limiter_config(config),
+            reasoning=requested_reasoning(config),
         )
         self.user_server: ServerManager | None = None
         get_parser(config.tool_call_parser)
@@ -182,7 +189,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     def initial_messages(self, item: Item) -> list[Message]:
         """The conversation a rollout starts with; override it to put worked examples before the prompt."""
-        system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
+        prompt = "\n\n".join(filter(None, (self.config.custom_thinking_prompt, self.config.system_prompt)))
+        system = [{"role": "system", "content": prompt}] if prompt else []
         return [*system, {"role": "user", "content": self.format_prompt(item)}]
 
     async def next_user_message(self, item: Item, messages: list[Message]) -> str | None:
@@ -295,6 +303,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 calls_in_flight=config.tool_pool_size,
                 terminal_timeout=config.terminal_timeout,
                 max_command_seconds=config.max_terminal_timeout,
+                sandbox_lifetime=config.terminal_lifetime,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
                 default_spec=default_spec,
             )
@@ -479,7 +488,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Write one line of metrics to the run's sinks. Subclasses add theirs and call super()."""
-        metrics = {**(wandb_metrics or {}), **(self.watchdog.metrics() if self.watchdog else {})}
+        metrics = {**(wandb_metrics or {}), **self.server.latency_metrics()}
+        metrics |= self.watchdog.metrics() if self.watchdog else {}
         errors, self._tool_error_buffer = self._tool_error_buffer, []
         metrics["train/tool_errors_count"] = len(errors)
         if errors:
@@ -519,9 +529,17 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     @classmethod
     def cli(cls) -> None:
         """The command line of this environment: process, evaluate and serve."""
+        from hermes_rl.console.run_command import warn
         from hermes_rl.environment.command import run_command
 
+        load_keys(warn)
         sys.exit(run_command(cls))
+
+
+def requested_reasoning(config: HermesAgentEnvConfig) -> Reasoning | None:
+    """What chat requests ask of a model that reasons; None when they ask nothing."""
+    asked = config.thinking_mode or config.reasoning_effort or config.max_reasoning_tokens
+    return Reasoning(config.reasoning_effort, config.max_reasoning_tokens) if asked else None
 
 
 @contextmanager

@@ -13,18 +13,21 @@ import click
 
 from hermes_rl.console.config_options import (
     ConfigSections,
+    atropos_options,
     config_option,
+    merge_fields,
     read_sections,
+    refuse_atropos_endpoints,
     section_options,
     section_values,
     trace_option,
+    warn_about_literal_secrets,
 )
 from hermes_rl.console.run_command import run_async, run_click, show_error, warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
-from hermes_rl.core.secrets import is_literal
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.environment.ask_endpoint import choose_endpoint
 from hermes_rl.environment.modes import MODES
@@ -65,6 +68,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         config_option("YAML file with env and openai."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),
         trace_option(),
+        *atropos_options(),
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
@@ -79,14 +83,19 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         trace: str | None,
         resume: bool = False,
         overwrite: bool = False,
+        slurm: bool = False,
+        testing: bool = False,
         config: ConfigSections | None = None,
         **flags: str | None,
     ) -> int:
+        refuse_atropos_endpoints(slurm=slurm, testing=testing)
         config = config or read_sections(config_file)
         settings = resolve_settings(environment, config, section_values(flags, "env"), section_values(flags, "openai"))
         if not settings.has_endpoint:
-            settings = Settings(settings.env, (choose_endpoint(),))
-        _warn_about_literal_keys(settings)
+            shared = next(iter(settings.endpoints), APIServerConfig())
+            chosen = choose_endpoint().model_dump(exclude_unset=True)
+            settings = Settings(settings.env, (merge_fields(shared, chosen, "openai"),))
+        warn_about_literal_secrets(flags)
         about = {"environment": environment.display_name(), "model": settings.endpoints[0].model_name}
         with traced(Tracing.from_option(trace), mode, about, report=warn):
             if mode == "process":
@@ -187,14 +196,3 @@ async def _serve(environment: type[Environment], settings: Settings) -> dict[str
 
 def _warn_of_hold(hold: Hold) -> None:
     warn(str(hold))
-
-
-def _warn_about_literal_keys(settings: Settings) -> None:
-    if any(endpoint.key_is_literal for endpoint in settings.endpoints):
-        click.echo(
-            "warning: --openai.api_key holds a literal key, which other users of this machine can see in the process "
-            "list; use env:NAME or file:PATH",
-            err=True,
-        )
-    if settings.env.rollout_server_token and is_literal(settings.env.rollout_server_token):
-        click.echo("warning: --env.rollout_server_token holds a literal token; use env:NAME or file:PATH", err=True)

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.config_schema import describe_model
 from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.keys import load_keys
 from hermes_rl.core.secrets import HIDDEN
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.loading.loader import load_environment
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     # The environment's code, including native code, may write to standard output: redirect it to standard error.
     answer = os.dup(1)
     os.dup2(2, 1)
+    load_keys(warn)
     response = introspect_config(arguments[0] if arguments else "", request)
     with os.fdopen(answer, "wb") as out:
         out.write(fast_json.dumps(response) + b"\n")

@@ -55,7 +55,8 @@ def resolve_settings(
                 f"{config.source} lists {len(from_yaml)} endpoints, so --openai.* flags are ambiguous; change the file "
                 "instead"
             )
-        return Settings(env, tuple(merge_fields(APIServerConfig(), values, "openai") for values in from_yaml))
+        shared = next((one for one in endpoints_default if not one.base_url), APIServerConfig())
+        return Settings(env, tuple(merge_fields(shared, values, "openai") for values in from_yaml))
     overrides = (yaml_endpoints[0] if yaml_endpoints else {}) | flags
     if not endpoints_default:
         return Settings(env, (merge_fields(APIServerConfig(), overrides, "openai"),) if overrides else ())
@@ -63,7 +64,10 @@ def resolve_settings(
 
 
 def config_defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
-    """The defaults from config_init, with Atropos' classes converted to ours."""
+    """The defaults from config_init, with Atropos' classes converted to ours.
+
+    A ServerBaseline becomes an endpoint without address: what the endpoints given elsewhere have in common.
+    """
     try:
         env, endpoints = environment.config_init()
     except HermesRLError:
@@ -75,11 +79,7 @@ def config_defaults(environment: type[Environment]) -> tuple[HermesAgentEnvConfi
     if not isinstance(env, HermesAgentEnvConfig):
         raise ConfigError(f"{environment.__name__}.config_init must return (config, [APIServerConfig, …])")
     endpoint_list: Sequence[Any] = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
-    return env, [
-        _endpoint(endpoint)
-        for endpoint in endpoint_list
-        if isinstance(endpoint, BaseModel) and type(endpoint) is not ServerBaseline
-    ]
+    return env, [_endpoint(endpoint) for endpoint in endpoint_list if isinstance(endpoint, BaseModel)]
 
 
 def _invalid_defaults(environment: type[Environment], error: ValidationError) -> ConfigError:
@@ -96,4 +96,5 @@ def _endpoint(config: BaseModel) -> APIServerConfig:
     if isinstance(config, APIServerConfig):
         return config
     fields = APIServerConfig.model_fields
-    return APIServerConfig.model_validate({k: v for k, v in config.model_dump().items() if k in fields})
+    values = config.model_dump(exclude_unset=isinstance(config, ServerBaseline))
+    return APIServerConfig.model_validate({name: value for name, value in values.items() if name in fields})

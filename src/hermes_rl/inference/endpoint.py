@@ -7,6 +7,7 @@ import asyncio
 import io
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -57,6 +58,10 @@ class Endpoint:
             self.gate = Gate(AIMDLimiter(replace(limiter_config, maximum=config.num_max_requests_at_once)))
         self.answers = {"train": 0, "eval": 0}
         """Counted only with a gate."""
+        self.latencies: dict[str, deque[float]] = {
+            split: deque(maxlen=config.rolling_buffer_length) for split in self.answers
+        }
+        """Seconds of the latest answered requests, without the wait for a slot or a gate."""
         self.missing_routes = 0
         """Number of the engine's token routes, in order of preference, that this server lacks."""
         self.context_tokens: int | None = None
@@ -87,8 +92,8 @@ class Endpoint:
             async with self._slots[split]:
                 address = (self.root if at_root else self.base_url) + path
                 if self.gate is None:
-                    return self._decode(await self._send("POST", address, body))
-                answer = await self._post_through_gate(self.gate, address, body, deadline, timeout)
+                    return await self._timed(address, body, split)
+                answer = await self._post_through_gate(self.gate, address, body, split, deadline, timeout)
                 self.answers[split] += 1
                 return answer
         except asyncio.CancelledError:
@@ -111,7 +116,7 @@ class Endpoint:
         return self.gate is None or self.in_flight < self.gate.limiter.limit
 
     async def _post_through_gate(
-        self, gate: Gate, address: str, body: Mapping[str, Any], deadline: Deadline, timeout: float
+        self, gate: Gate, address: str, body: Mapping[str, Any], split: str, deadline: Deadline, timeout: float
     ) -> Any:
         """Send a request when the gate admits it, and report the outcome to the gate."""
         try:
@@ -120,7 +125,7 @@ class Endpoint:
             raise self._error(NO_ROOM, "failed or was removed while a request waited for it") from None
         report, entered = gate.abandoned, time.monotonic()
         try:
-            answer = self._decode(await self._send("POST", address, body))
+            answer = await self._timed(address, body, split)
             report = partial(gate.answered, completion_tokens(answer))
             return answer
         except RetryableEndpointError as error:
@@ -133,6 +138,12 @@ class Endpoint:
             raise
         finally:
             report()
+
+    async def _timed(self, address: str, body: Mapping[str, Any], split: str) -> Any:
+        began = time.monotonic()
+        answer = self._decode(await self._send("POST", address, body))
+        self.latencies[split].append(time.monotonic() - began)
+        return answer
 
     async def get(self, path: str, *, timeout: float) -> Any:
         """Send a GET below the API's root and decode the answer; used to check that the endpoint is up."""

@@ -4,6 +4,8 @@ There is always at least one.
 """
 
 import asyncio
+import math
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
@@ -153,6 +155,19 @@ class Endpoints:
             "cuts": float(sum(gate.limiter.cuts for gate in gates)),
             "moves": float(self.moves),
         }
+
+    def latency_metrics(self) -> dict[str, float]:
+        """Seconds of each endpoint's latest requests, under Atropos' names: mean, deviation and 99th percentile."""
+        metrics = {}
+        for number, endpoint in enumerate(self._opened):
+            for split, latencies in endpoint.latencies.items():
+                if latencies:
+                    name = f"server/server_{number}_{'eval_' if split == 'eval' else ''}request_time"
+                    ordered = sorted(latencies)
+                    metrics[f"{name}_avg"] = statistics.fmean(ordered)
+                    metrics[f"{name}_std"] = statistics.pstdev(ordered)
+                    metrics[f"{name}_99p"] = ordered[math.ceil(0.99 * len(ordered)) - 1]
+        return metrics
 
     @property
     def context_tokens(self) -> int | None:

@@ -18,13 +18,15 @@ from hermes_rl.core.backoff import backoff_seconds
 from hermes_rl.core.errors import ConfigError, EndpointError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.observation import observe
+from hermes_rl.core.trajectory import Usage
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.concurrency_limiter import LimiterConfig
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.endpoint_pool import Endpoints
-from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.managed_server import SEED_RANGE, ManagedServer
 from hermes_rl.inference.readiness import wait_for_endpoint
+from hermes_rl.inference.reasoning import Reasoning
 from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import engine_for
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings
@@ -65,10 +67,16 @@ class ServerManager:
         *,
         retries: RetryPolicy | None = None,
         limiter_config: LimiterConfig | None = None,
+        reasoning: Reasoning | None = None,
     ) -> None:
         if not configs or any(config.base_url is None for config in configs):
             raise ConfigError("no inference endpoint was chosen; pass --openai.base_url and --openai.model_name")
         self.retries = retries or RetryPolicy()
+        self.reasoning = reasoning
+        """What every chat request asks of a model that reasons; None to ask nothing."""
+        if reasoning is not None:
+            for config in configs:
+                reasoning.check(config)
         self.endpoints = Endpoints(configs, limiter_config)
         self.oldest_trainable: int | None = None
         """The oldest policy version that is still trained on, if a trainer reports one."""
@@ -100,9 +108,13 @@ class ServerManager:
         split: str = "train",
         extra_body: dict[str, Any] | None = None,
         session: "ChatSession | None" = None,
+        skip_reasoning: bool = False,
         **parameters: Any,
     ) -> ChatCompletion:
-        """Request `n` completions; other parameters (temperature, max_tokens, tools, seed …) are passed through."""
+        """Request `n` completions; other parameters (temperature, max_tokens, tools, seed …) are passed through.
+
+        `skip_reasoning` leaves out what `reasoning` adds to the request.
+        """
         body: dict[str, Any] = {"model": model, "messages": messages, "n": n}
         body |= {name: value for name, value in parameters.items() if value is not None}
         if extra_body:
@@ -110,6 +122,7 @@ class ServerManager:
 
         used_config = self.configs[0]
         prefer = None if session is None else lambda: session.endpoint
+        reasoning = None if skip_reasoning else self.reasoning
 
         async def send(endpoint: Endpoint, timeout: float) -> ChatCompletion:
             nonlocal used_config
@@ -117,10 +130,11 @@ class ServerManager:
             if session is not None:
                 session.endpoint = endpoint
             body["model"] = model or used_config.model_name
-            answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
-            completion = _completion(answer, endpoint)
-            observe(completion.usage)
-            return completion
+            request = body if reasoning is None else reasoning.apply(body, endpoint.base_url)
+            if n == 1 or not used_config.n_kwarg_is_ignored:
+                return await _chat(endpoint, request, split, timeout)
+            single = [_nth_request(request, index) for index in range(n)]
+            return _merge(await asyncio.gather(*(_chat(endpoint, each, split, timeout) for each in single)))
 
         with tracing.span("chat") as span:
             if not span.on:
@@ -217,6 +231,10 @@ class ServerManager:
         """The smallest known context size among the endpoints."""
         return self.endpoints.context_tokens
 
+    def latency_metrics(self) -> dict[str, float]:
+        """Seconds of the latest requests of each endpoint, under Atropos' names."""
+        return self.endpoints.latency_metrics()
+
     async def close(self) -> None:
         """Close all connections; the next call reopens them."""
         await self.endpoints.close()
@@ -245,9 +263,26 @@ class ChatSession:
         return await self._server.chat_completion(messages, session=self, **parameters)
 
 
-def _completion(answer: Any, endpoint: Endpoint) -> ChatCompletion:
-    """Parse the answer. A malformed one is retryable, since the next may be well-formed."""
+async def _chat(endpoint: Endpoint, body: dict[str, Any], split: str, timeout: float) -> ChatCompletion:
+    """Send a request and parse the answer. A malformed one is retryable, since the next may be well-formed."""
+    answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
     try:
-        return ChatCompletion.parse(answer, endpoint.base_url)
+        completion = ChatCompletion.parse(answer, endpoint.base_url)
     except EndpointError as error:
         raise RetryableEndpointError(error.cause, endpoint.redact(str(error))) from None
+    observe(completion.usage)
+    return completion
+
+
+def _nth_request(body: dict[str, Any], index: int) -> dict[str, Any]:
+    """One of several requests for one completion each; with the same seed, all would answer the same."""
+    seed = {"seed": (body["seed"] + index) % SEED_RANGE} if "seed" in body else {}
+    return {**body, "n": 1, **seed}
+
+
+def _merge(completions: Sequence[ChatCompletion]) -> ChatCompletion:
+    choices = [choice for completion in completions for choice in completion.choices]
+    usage = sum((completion.usage for completion in completions), Usage())
+    return completions[0]._replace(
+        choices=tuple(replace(choice, index=index) for index, choice in enumerate(choices)), usage=usage
+    )

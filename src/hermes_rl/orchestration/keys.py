@@ -1,17 +1,15 @@
-"""Look up keys by name: an environment variable of this process, else the user's key file.
+"""The keys that hermes-rl uses: stored, masked, and passed to the processes of a run.
 
-Always true: a key's value goes into the file or into the environment of a process that needs it, and nowhere else;
-displayed values are masked. A part of a run gets the keys that its run names, never the whole file.
+Always true: a key's value goes into the key file or into the environment of a process that needs it, and nowhere else;
+displayed values are masked.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from hermes_rl.core.paths import rl_home
-from hermes_rl.orchestration.key_file import change_keys, check_name, check_value, read_keys
+from hermes_rl.core.key_file import change_keys, check_name, check_value
+from hermes_rl.core.keys import key_file, lookup_key
 
 KEY_NAMES = {
     "TINKER_API_KEY": "training with hosted Tinker; a self-hosted engine needs none",
@@ -32,35 +30,9 @@ _MIN_LENGTH_TO_SHOW_END = 16
 _END_LENGTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class FoundKey:
-    name: str
-    value: str = field(repr=False)
-    source: Literal["variable", "file"]
-
-
 def key_names() -> dict[str, str]:
     """The keys that hermes-rl uses, and what each is for. Other keys may be set too."""
     return dict(KEY_NAMES)
-
-
-def key_file() -> Path:
-    return rl_home() / "keys.env"
-
-
-def find_key(name: str) -> str | None:
-    """The value of a key. A variable takes precedence over the file; an empty one counts as unset."""
-    found = lookup_key(name)
-    return None if found is None else found.value
-
-
-def lookup_key(name: str) -> FoundKey | None:
-    """A key and its source. ConfigError when the file is needed and other users can read it."""
-    if value := os.environ.get(name, "").strip():
-        return FoundKey(name, value, "variable")
-    if value := read_keys(key_file()).get(name, ""):
-        return FoundKey(name, value, "file")
-    return None
 
 
 def set_key(name: str, value: str) -> Path:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from hermes_rl.orchestration.keys import find_key, key_names
+from hermes_rl.core.keys import find_key
+from hermes_rl.orchestration.keys import key_names
 
 MIN_PYTHON = (3, 11)
 # Import name, and the extra that installs it.

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from hermes_rl.extensions import SAMPLERS, SINKS, absolute_reference
 from hermes_rl.inference.config import APIServerConfig
+from hermes_rl.inference.reasoning import Effort
 
 # A name, or a reference to an extension: module:Name or file.py:Name.
 Reference: TypeAlias = Annotated[str, AfterValidator(absolute_reference)]
@@ -49,7 +50,9 @@ class BaseEnvConfig(BaseModel):
     inference_weight: float = Field(
         default=1.0, description="Relative share of the inference capacity for this environment."
     )
-    batch_size: int = Field(default=-1, description="Rollouts per optimizer step; -1 leaves it to the trainer.")
+    batch_size: int = Field(
+        default=-1, description="Rollouts per optimizer step of a run; in serve, the trainer decides."
+    )
     max_batches_offpolicy: int = Field(
         default=3, ge=0, description="Maximum batches a rollout may lag behind the policy."
     )
@@ -73,7 +76,7 @@ class BaseEnvConfig(BaseModel):
     data_dir_to_save_evals: str | None = Field(default=None, description="Folder for metrics.json and samples.jsonl.")
     min_items_sent_before_logging: int = Field(default=2, ge=0, description="Groups between two log lines of metrics.")
     include_messages: bool = Field(
-        default=False, description="Send messages to the trainer. Records always contain them."
+        default=False, description="Post messages to Atropos' run-api too. Our own API and records always have them."
     )
     min_batch_allocation: float | None = Field(
         default=None, description="Minimum share of a batch for this environment."
@@ -83,13 +86,27 @@ class BaseEnvConfig(BaseModel):
     )
     thinking_mode: bool = Field(
         default=False,
-        description="The model reasons before it answers. With exact tokens, the reasoning stays in the history.",
+        description="Ask chat endpoints for reasoning. With exact tokens, the reasoning stays in the history.",
     )
-    reasoning_effort: str | None = Field(default=None, description="Reasoning effort, if the endpoint supports it.")
+    reasoning_effort: Effort | None = Field(
+        default=None, description="Reasoning effort that chat endpoints are asked for; it implies thinking_mode."
+    )
     max_reasoning_tokens: int | None = Field(
-        default=None, ge=1024, le=32000, description="Maximum tokens for reasoning."
+        default=None,
+        ge=1024,
+        le=32000,
+        description="Maximum tokens for reasoning that chat endpoints are asked for, unless reasoning_effort is set.",
     )
-    custom_thinking_prompt: str | None = Field(default=None, description="Prompt that asks for reasoning.")
+    custom_thinking_prompt: str | None = Field(
+        default=None, description="Put before the system prompt in thinking_mode."
+    )
+
+    @model_validator(mode="after")
+    def _check_thinking_prompt(self) -> "BaseEnvConfig":
+        thinks = self.thinking_mode or self.reasoning_effort or self.max_reasoning_tokens
+        if self.custom_thinking_prompt and not thinks:
+            raise ValueError("custom_thinking_prompt needs thinking_mode; set it, or use system_prompt instead")
+        return self
 
 
 class HermesAgentEnvConfig(BaseEnvConfig):
@@ -167,7 +184,12 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     sandbox_start_timeout: float = Field(default=120.0, gt=0, description="Maximum seconds for a sandbox to start.")
     terminal_timeout: int = Field(default=120, ge=1, description="Default timeout of a command, in seconds.")
     max_terminal_timeout: int = Field(default=600, ge=1, description="Maximum timeout a call may ask for, in seconds.")
-    terminal_lifetime: int = Field(default=3600, ge=1, description="Seconds before an idle sandbox is closed.")
+    terminal_lifetime: int = Field(
+        default=3600,
+        ge=1,
+        description="Seconds without a command after which a sandbox is closed and its rollout fails; longer than the "
+        "longest wait for the model.",
+    )
     dataset_name: str | None = Field(default=None, description="Dataset to load, for environments that load one.")
     dataset_split: str = Field(default="train", description="Split of that dataset.")
     prompt_field: str = Field(default="prompt", description="Field of that dataset that holds the prompt.")

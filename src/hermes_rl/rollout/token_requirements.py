@@ -64,4 +64,9 @@ def format_settings(config: HermesAgentEnvConfig) -> FormatSettings:
 
 
 def _sampling_request(config: HermesAgentEnvConfig) -> SamplingRequest:
+    if config.reasoning_effort or config.max_reasoning_tokens:
+        raise ConfigError(
+            "reasoning_effort and max_reasoning_tokens are fields of chat requests; with exact tokens the model's "
+            "template decides: --env.extra_body '{chat_template_kwargs: {enable_thinking: true}}'"
+        )
     return SamplingRequest.from_parameters({"temperature": config.agent_temperature, **(config.extra_body or {})})

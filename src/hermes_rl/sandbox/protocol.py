@@ -6,9 +6,11 @@ resolved inside the sandbox and a symbolic link created by the policy cannot lea
 
 import posixpath
 import shlex
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, runtime_checkable
 
@@ -63,6 +65,14 @@ class Sandbox(ABC):
 
     workspace: str = WORKSPACE
     scratch: str = "/tmp"  # noqa: S108 - inside the sandbox; for state of tools that is not the policy's work
+    commands_running = 0
+    last_used = 0.0
+    """When it was acquired or its last command ended, on the monotonic clock."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "run" in vars(cls):
+            setattr(cls, "run", _counted(cls.run))  # noqa: B010 - a type checker takes an assignment for a mistake
 
     async def exec(
         self,
@@ -177,6 +187,21 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Close all open sandboxes. The backend can start new ones afterwards."""
         ...
+
+
+def _counted(run: Callable[[Any, Command], Awaitable[ExecResult]]) -> Callable[[Any, Command], Awaitable[ExecResult]]:
+    """Keep `commands_running` and `last_used`, so that a sandbox is never closed as idle under a command."""
+
+    @wraps(run)
+    async def counted(self: Sandbox, command: Command) -> ExecResult:
+        self.commands_running += 1
+        try:
+            return await run(self, command)
+        finally:
+            self.commands_running -= 1
+            self.last_used = time.monotonic()
+
+    return counted
 
 
 async def probe_by_command(backend: Backend, command: str, expected: bytes) -> None:

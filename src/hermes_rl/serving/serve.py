@@ -60,7 +60,7 @@ def build_registration(env: Environment) -> EnvironmentRegistration:
 async def join(connection: ApiConnection, env: Environment, stats: ServeStats) -> tuple[Destination, ResumeState]:
     """Detect the kind of API and register with it, waiting as long as nothing answers."""
     config = env.config
-    limits = AtroposLimits(config.max_token_length, config.max_batches_offpolicy)
+    limits = AtroposLimits(config.max_token_length, config.max_batches_offpolicy, config.include_messages)
     registration = build_registration(env)
     while True:
         try:

@@ -32,6 +32,7 @@ class ToolHost:
         calls_in_flight: int,
         terminal_timeout: float,
         max_command_seconds: float = 600.0,
+        sandbox_lifetime: float | None = None,
         toolsets: Mapping[str, OpenToolset] | None = None,
         default_spec: SandboxSpec | None = None,
     ) -> None:
@@ -45,6 +46,7 @@ class ToolHost:
         self._default_spec = default_spec
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
+        self._sandbox_lifetime = sandbox_lifetime
         self._sessions: dict[str, ToolSession] = {}
         self.report: Callable[[str], object] = warn
         """Prints a warning about the environment; callers with their own display replace it."""
@@ -62,6 +64,7 @@ class ToolHost:
                 max_command_seconds=self._max_command_seconds,
                 services=self._services,
                 spec=_spec.get() or self._default_spec,
+                sandbox_lifetime=self._sandbox_lifetime,
             )
             observe(self._sessions[task_id])
         return self._sessions[task_id]

@@ -1,6 +1,7 @@
 """One rollout's tool session: its sandbox, started on first use, and its tool calls.
 
-After `close` the sandbox is gone and every call fails.
+After `close` the sandbox is gone and every call fails. An idle sandbox is closed earlier; a fresh one would lack the
+policy's work, so the next use of it fails.
 """
 
 import asyncio
@@ -58,6 +59,8 @@ class ToolSession:
     services: Mapping[str, Any] = field(default_factory=dict)
     spec: SandboxSpec | None = None
     time_left: float | None = None
+    sandbox_lifetime: float | None = None
+    """Seconds without a command after which the sandbox is closed; commands in the background keep it."""
     processes: dict[str, BackgroundProcess] = field(default_factory=dict)
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
@@ -65,6 +68,8 @@ class ToolSession:
     _exit_stack: AsyncExitStack | None = None
     _sandbox: Sandbox | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _idle_timer: asyncio.TimerHandle | None = None
+    _closing_idle: asyncio.Task[None] | None = None
     _closed: bool = False
     _policy_ended: bool = False
 
@@ -73,11 +78,33 @@ class ToolSession:
         async with self._starting:
             if self._closed:
                 raise SandboxError("closed", f"the sandbox of rollout {self.task_id} is already closed")
+            if self._closing_idle is not None:
+                raise SandboxError(
+                    "idle",
+                    f"the sandbox of rollout {self.task_id} ran no command for {self.sandbox_lifetime:g} s and was "
+                    "closed; raise --env.terminal_lifetime above the longest wait for the model",
+                )
             if self._sandbox is None:
                 began = time.monotonic()
                 self._sandbox = await self.pool.acquire(self.spec)
                 self.record_timing(Span.SANDBOX, "start", began)
+            self._sandbox.last_used = time.monotonic()
+            if self._idle_timer is None:
+                self._close_if_idle()
             return self._sandbox
+
+    def _close_if_idle(self) -> None:
+        """Close the sandbox if it is idle, else check again when it could be."""
+        sandbox, lifetime = self._sandbox, self.sandbox_lifetime
+        if sandbox is None or lifetime is None:
+            return
+        in_use = sandbox.commands_running or self.processes
+        left = lifetime if in_use else sandbox.last_used + lifetime - time.monotonic()
+        if left > 0:
+            self._idle_timer = asyncio.get_running_loop().call_later(left, self._close_if_idle)
+        else:
+            self._sandbox = None
+            self._closing_idle = asyncio.create_task(self.pool.release(sandbox))
 
     def service(self, toolset: str) -> Any:
         """The service that a toolset's tools share in this environment."""
@@ -160,10 +187,14 @@ class ToolSession:
         self._closed = True
         async with self._starting:
             self._resources.clear()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
             try:
                 if self._exit_stack is not None:
                     await self._exit_stack.aclose()
             finally:
+                if self._closing_idle is not None:
+                    await self._closing_idle
                 sandbox, self._sandbox = self._sandbox, None
                 if sandbox is not None:
                     await self.pool.release(sandbox)

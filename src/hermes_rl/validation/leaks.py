@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from hermes_rl.agent.result import AgentResult
+from hermes_rl.core.keys import SECRET_NAMES
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.scripted_policy import Reply, Step, run_script
 from hermes_rl.rewards.tool_context import ToolContext
@@ -18,7 +19,6 @@ READERS = {"terminal", "execute_code", "read_file", "search_files"}
 ANSWERS = re.compile(
     r"answer|solution|expected|gold|target|label|truth|secret|hidden|patch|reference|tests?\b", re.IGNORECASE
 )
-SECRETS = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 MIN_VALUE_LENGTH, MIN_SECRET_LENGTH = 4, 8
 MAX_VALUES = 60
 END = "end-of-searched-values"
@@ -104,8 +104,9 @@ def _is_named_like_file(field: str, file: str) -> bool:
 
 def _secrets(item: CheckedItem, variables: str) -> Iterator[ValidationFinding]:
     pairs = [line.partition("=")[::2] for line in variables.splitlines() if "=" in line]
-    ours = {value for name, value in os.environ.items() if SECRETS.search(name) and len(value) >= MIN_SECRET_LENGTH}
-    names = [name for name, value in pairs if value and (SECRETS.search(name) or value in ours)]
+    secrets = {value for name, value in os.environ.items() if SECRET_NAMES.search(name)}
+    ours = {value for value in secrets if len(value) >= MIN_SECRET_LENGTH}
+    names = [name for name, value in pairs if value and (SECRET_NAMES.search(name) or value in ours)]
     if names:
         yield ValidationFinding(
             Severity.ERROR,

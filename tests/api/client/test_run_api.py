@@ -27,7 +27,7 @@ __all__ = ["atropos_python"]
 pytestmark = pytest.mark.parts
 
 REGISTRATION = EnvironmentRegistration(name="e", group_size=4)
-LIMITS = AtroposLimits(max_token_length=64, max_batches_offpolicy=2)
+LIMITS = AtroposLimits(max_token_length=64, max_batches_offpolicy=2, include_messages=True)
 SOON = 20.0
 
 
@@ -82,6 +82,15 @@ async def test_a_group_arrives_as_atropos_columns(run_api: TrainedRunApi, destin
     assert {name: group[name] for name in columns} == columns
     assert group["env_id"] == 0
     assert group["inference_logprobs"] == [[1.0, -0.5, -0.5]] * 4
+
+
+async def test_messages_are_posted_only_if_asked_for(run_api: TrainedRunApi, connection: ApiConnection) -> None:
+    await run_api.train()
+    destination = AtroposDestination(connection, REGISTRATION, replace(LIMITS, include_messages=False))
+    await destination.post(make_group())
+    batch = await run_api.batch()
+    assert batch is not None
+    assert batch[0]["messages"] is None
 
 
 async def test_work_is_granted_until_as_many_batches_wait_as_may(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.orchestration.keys import key_file, set_key
+from hermes_rl.core.keys import key_file
+from hermes_rl.orchestration.keys import set_key
 from tests.support.tiny_runs import (
     RUN_SECONDS,
     STEPS,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.orchestration.keys import key_file, set_key
+from hermes_rl.core.keys import key_file
+from hermes_rl.orchestration.keys import set_key
 from hermes_rl.orchestration.run_file import RUN_KEY
 from tests.orchestration.replicas.ray_cluster import RayCluster
 from tests.support.tiny_runs import (

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from hermes_rl.core.keys import key_file
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import write_atomic_json
 from hermes_rl.orchestration.doctor import own_files
 from hermes_rl.orchestration.doctor.finding import FindingState
-from hermes_rl.orchestration.keys import key_file, key_names, set_key
+from hermes_rl.orchestration.keys import key_names, set_key
 from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState

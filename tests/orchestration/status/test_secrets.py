@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hermes_rl.orchestration.key_file import change_keys
-from hermes_rl.orchestration.keys import key_file
+from hermes_rl.core.key_file import change_keys
+from hermes_rl.core.keys import key_file
 from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_file import EnvironmentEntry
 from hermes_rl.orchestration.run_state import ComponentStatus, Phase

@@ -35,10 +35,11 @@ RETRY_PATIENCE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AtroposLimits:
-    """Atropos settings without a native counterpart: maximum sequence length and queued batches."""
+    """Atropos settings without a native counterpart: sequence length, queued batches, whether messages are posted."""
 
     max_token_length: int = 2048
     max_batches_offpolicy: int = 3
+    include_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class AtroposDestination:
         if await self._status() is None or self._registered is None:
             raise ApiUnavailableError(f"{self._connection.url}: {NO_TRAINER}", kind="no_trainer")
         try:
-            body = await asyncio.to_thread(_body, data, self._group_size, self._registered)
+            body = await asyncio.to_thread(
+                _body, data, self._group_size, self._registered, messages=self._limits.include_messages
+            )
         except BadGroupError as error:
             raise ApiError(f"not a group: {error}", status=400, kind="bad_group") from error
         if isinstance(body, str):
@@ -195,14 +198,14 @@ def withhold_reason(group: Group, group_size: int, longest: int | None) -> str |
     return group.withheld or next((cause for cause, holds in causes.items() if holds), None)
 
 
-def _body(data: bytes, group_size: int, known: Registered) -> RequestContent | str:
+def _body(data: bytes, group_size: int, known: Registered, *, messages: bool) -> RequestContent | str:
     """The body to post, or the cause why the group is withheld."""
     group = decode(data)
     cause = withhold_reason(group, group_size, known.longest)
     if cause is not None:
         return cause
     columns = {**atropos_columns(group), "env_id": known.number}
-    columns["messages"] = add_missing_content(columns["messages"])
+    columns["messages"] = add_missing_content(columns["messages"]) if messages else None
     return RequestContent(gzip.compress(fast_json.dumps(columns), 1), "application/json", "gzip")
 
 

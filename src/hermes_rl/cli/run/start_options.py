@@ -101,7 +101,7 @@ def add_replicas(
     reach: str | None = None,
 ) -> "RunFile":
     """Add replicas and the address for other nodes; ConfigError if a requirement is missing."""
-    from hermes_rl.orchestration.keys import find_key
+    from hermes_rl.core.keys import find_key
     from hermes_rl.orchestration.run_file import RUN_KEY, ReplicasEntry
 
     count = replicas or (RAY_REPLICAS if on == "ray" else None)

@@ -5,7 +5,9 @@ import sys
 
 import click
 
+from hermes_rl.console.run_command import warn
 from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.keys import load_keys
 from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
 from hermes_rl.environment.loading.loader import load_environment
 
@@ -16,6 +18,7 @@ def main() -> int:
         return 2
     # atroposlib leaves sandboxes behind on SIGTERM, but closes them on SIGINT.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    load_keys(warn)
     try:
         # atroposlib reads its flags from sys.argv.
         atropos_environment(load_environment(sys.argv.pop(1))).cli()

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from hermes_rl.api.client.atropos_destination import add_missing_content, withhold_reason
+from hermes_rl.console.config_options import refuse_atropos_endpoints
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.paths import rl_home
@@ -116,11 +117,7 @@ class AdaptedEnvironment(_BaseEnv):
     endpoint_cls: ClassVar[type[Any]]
 
     def __init__(self, config: Any, server_configs: Any, slurm: bool = False, testing: bool = False) -> None:
-        if slurm or testing:
-            raise ConfigError(
-                "atroposlib's --slurm and --testing choose their own endpoints, which rollouts do not use; "
-                "set the endpoints in the openai section"
-            )
+        refuse_atropos_endpoints(slurm=slurm, testing=testing)
         endpoints = rollout_endpoints(server_configs, self.own_endpoints)
         settings = rollout_settings(type(self.own_config), config)
         require_exact_tokens(settings, endpoints)

@@ -14,12 +14,12 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import find_key
 from hermes_rl.orchestration.configuration.checks import check_values, file_version, missing_fields
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.edit import refresh_descriptions
 from hermes_rl.orchestration.configuration.precedence import Layers, names_in
 from hermes_rl.orchestration.configuration.shared_fields import LINKED_FIELDS, PER_ENVIRONMENT, RUN_OWNED_FIELDS
-from hermes_rl.orchestration.keys import find_key
 from hermes_rl.orchestration.presets.preset import load_preset
 from hermes_rl.orchestration.requirements import missing_for
 from hermes_rl.orchestration.run_file import EngineEntry, EnvironmentEntry, RunFile

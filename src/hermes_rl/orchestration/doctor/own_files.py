@@ -1,9 +1,10 @@
 """Checks of hermes-rl's own files: keys, the engine's environment and runs."""
 
+from hermes_rl.core.key_file import permission_problem, read_keys
+from hermes_rl.core.keys import KEY_FILE, VARIABLE, key_file, lookup_key
 from hermes_rl.core.paths import rl_home
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
-from hermes_rl.orchestration.key_file import permission_problem, read_keys
-from hermes_rl.orchestration.keys import key_file, key_names, lookup_key, mask_value
+from hermes_rl.orchestration.keys import key_names, mask_value
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.derive import LivePhase, StatusFacts, live_phase
 from hermes_rl.orchestration.status.inspect import gather_facts, run_folders
@@ -55,7 +56,7 @@ def _key(name: str, purpose: str) -> DoctorFinding:
         return DoctorFinding(
             f"key {name}", FindingState.ABSENT, f"not set; for {purpose}", f"hermes-rl config set {name}"
         )
-    where = "in a variable" if found.source == "variable" else "in the key file"
+    where = {VARIABLE: "in a variable", KEY_FILE: "in the key file"}.get(found.source, f"in {found.source}")
     return DoctorFinding(f"key {name}", FindingState.OK, f"{mask_value(found.value)} {where}; for {purpose}")
 
 

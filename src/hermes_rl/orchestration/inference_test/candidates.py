@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import find_key
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.inference.config import APIServerConfig, ServerType
-from hermes_rl.orchestration.keys import find_key
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OPENROUTER_KEY = "env:OPENROUTER_API_KEY"

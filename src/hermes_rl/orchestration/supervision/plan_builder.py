@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import find_key
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
-from hermes_rl.orchestration.keys import find_key
 from hermes_rl.orchestration.run_file import RUN_KEY, RUN_TOKEN, EngineEntry, EnvironmentEntry, RunFile, part_sections
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hermes_rl.core import fast_json
-from hermes_rl.orchestration.keys import find_key
+from hermes_rl.core.keys import find_key
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 REQUEST_TIMEOUT = 5.0

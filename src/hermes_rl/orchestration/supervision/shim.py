@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hermes_rl.core.keys import stored_secrets
 from hermes_rl.core.process_guard import (
     IGNORED_SIGNALS,
     kill_descendants,
@@ -133,7 +134,9 @@ class Shim:
     def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
         self._folder, self._spec = folder, spec
         self._log = LogFile(Path(spec["log"]), spec["log_bytes"], spec["log_files"])
-        self._redactor = StreamRedactor(os.environ.get(name, "") for name in spec.get("keys", ()))
+        named = {os.environ.get(name, "") for name in spec.get("keys", ())}
+        # The component is a command, so it loads the stored keys too.
+        self._redactor = StreamRedactor(named | stored_secrets(Path(spec["cwd"])))
         self._stop_at: float | None = None
         self._process: ProcessIdentity | None = None
         self._exit_code: int | None = None

@@ -13,6 +13,7 @@ from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
+from hermes_rl.orchestration.rl_tools.config_answer import MAIN, config_answer
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
 from hermes_rl.orchestration.rl_tools.session_draft import clear_started, locked_session, require_draft
@@ -63,13 +64,18 @@ async def rl_select_environment(
 
 
 @tool(sandboxed=False)
-async def rl_get_current_config(session: CallerContext) -> dict[str, Any]:
-    """Show the draft: every field that can be changed with its value, type, range and meaning, and the locked ones.
+async def rl_get_current_config(session: CallerContext, fields: str = MAIN) -> dict[str, Any]:
+    """Show the draft: the fields that can be changed with value, type, range and meaning, and the locked ones.
 
-    Call it after rl_select_environment. configurable_fields can be changed with rl_edit_config; locked_fields are fixed
-    by the preset to their locked_value.
+    Call it after rl_select_environment. configurable_fields and more_fields can be changed with rl_edit_config;
+    locked_fields are fixed by the preset to their locked_value.
+
+    Args:
+        fields: Which fields to describe: main, the default, describes the most used ones, those of this environment and
+            those you changed, and gives only the value of the others; all describes every one, in about 30 kB; any
+            other text is a list of parts of names, separated by commas, such as "tokens, timeout".
     """
-    return await asyncio.to_thread(lambda: draft_view(require_draft(session.session)))
+    return await asyncio.to_thread(lambda: config_answer(require_draft(session.session), fields))
 
 
 @tool(sandboxed=False)

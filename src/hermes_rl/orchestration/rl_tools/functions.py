@@ -4,11 +4,11 @@ Always true: a call never raises, also with arguments that Python would refuse.
 """
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, ParamSpec
 
+from hermes_rl.orchestration.rl_tools.answer_text import answer_text
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, call_rl_tool, wrong_arguments
 
@@ -24,7 +24,7 @@ def _answers_wrong_calls(function: Function[Arguments]) -> Function[Arguments]:
         try:
             signature.bind(*values, **named)
         except TypeError as error:
-            return _as_json(wrong_arguments(RL_TOOLS[name], f"invalid arguments for {name}: {error}"))
+            return answer_text(wrong_arguments(RL_TOOLS[name], f"invalid arguments for {name}: {error}"))
         return await function(*values, **named)
 
     return call
@@ -45,8 +45,8 @@ async def rl_select_environment(
 
 
 @_answers_wrong_calls
-async def rl_get_current_config() -> str:
-    return await _call_json("rl_get_current_config")
+async def rl_get_current_config(fields: str = "main") -> str:
+    return await _call_json("rl_get_current_config", fields=fields)
 
 
 @_answers_wrong_calls
@@ -85,8 +85,4 @@ async def rl_test_inference(num_steps: int = 3, group_size: int = 16, models: li
 
 
 async def _call_json(tool: str, /, **arguments: Any) -> str:
-    return _as_json(await call_rl_tool(CallerContext(), tool, arguments))
-
-
-def _as_json(answer: dict[str, Any]) -> str:
-    return json.dumps(answer, indent=2, ensure_ascii=False)
+    return answer_text(await call_rl_tool(CallerContext(), tool, arguments))

@@ -58,6 +58,8 @@ class Module:
     """The bindings of each name at the end of the module."""
     star_imports: tuple[ImportedName, ...]
     description: str
+    imports: tuple[tuple[ImportedName, int], ...] = ()
+    """The modules that it certainly imports when it is loaded, with the line."""
 
     def named_classes(self) -> Iterator[tuple[int, ClassDefinition]]:
         """The classes that can be imported by their own name."""
@@ -70,7 +72,13 @@ def read_module(tree: ast.Module) -> Module:
     reader = _ModuleReader()
     for statement, conditional in _statements(tree.body):
         reader.add_statement(statement, conditional)
-    return Module(tuple(reader.classes), reader.names, tuple(reader.star_imports), _first_line(tree))
+    return Module(
+        tuple(reader.classes),
+        reader.names,
+        tuple(reader.star_imports),
+        _first_line(tree),
+        tuple(_certain_imports(tree.body)),
+    )
 
 
 @dataclass(slots=True)
@@ -202,6 +210,20 @@ def _blocks(statement: ast.stmt) -> tuple[list[ast.stmt], bool]:
             return [child for case in cases for child in case.body], False
         case _:
             return [], True
+
+
+def _certain_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ImportedName, int]]:
+    """The imports up to the first statement that may change how later ones are resolved, such as a call."""
+    for statement in body:
+        match statement:
+            case ast.Import():
+                yield from ((ImportedName(0, alias.name), statement.lineno) for alias in statement.names)
+            case ast.ImportFrom():
+                yield ImportedName(statement.level, statement.module or ""), statement.lineno
+            case ast.Expr(value=ast.Constant()) | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                continue
+            case _:
+                return
 
 
 def _is_never_true(test: ast.expr) -> bool:

@@ -11,8 +11,8 @@ from hermes_rl.orchestration.configuration.draft_store import save_draft
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_field, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.discovery.discover import discover
-from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
+from hermes_rl.orchestration.discovery.lookup import find_environment, run_refusal
+from hermes_rl.orchestration.discovery.types import BrokenFile, DiscoveredEnvironment
 from hermes_rl.orchestration.rl_tools.config_answer import MAIN, config_answer
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
@@ -33,8 +33,10 @@ async def rl_list_environments(session: CallerContext) -> dict[str, Any]:  # noq
     "broken" with the reason. Next: rl_select_environment with one of the names.
     """
     discovery = await asyncio.to_thread(discover)
-    rows = [found.as_json() for found in discovery.found]
-    broken = [entry.as_json() for entry in discovery.broken]
+    refused = {found: why for found in discovery.found if (why := run_refusal(found)) is not None}
+    unusable = [BrokenFile(found.file, f"class {found.class_name} {why}", found.line) for found, why in refused.items()]
+    rows = [found.as_json() for found in discovery.found if found not in refused]
+    broken = [entry.as_json() for entry in (*discovery.broken, *unusable)]
     return {"environments": rows, "count": len(rows), "broken": broken, "tips": [*TIPS, *discovery.notes]}
 
 

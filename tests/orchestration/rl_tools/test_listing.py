@@ -51,17 +51,26 @@ FILES = {
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'library'))\n"
         f"import only_by_path\n{ONE}"
     ),
+    "by_near_path_env.py": f"import paths\nimport only_by_path\n{ONE}",
+    "paths.py": "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'library'))\n",
     "library/only_by_path.py": "",
+    "late_env.py": f"import json\nLIMIT = 5\nimport no_such_package\n{ONE}",
     "two_env.py": f"{ONE}class Two(HermesAgentBaseEnv):\n    METHODS\n",
     "twin_a.py": f"{OURS}class Twin(HermesAgentBaseEnv):\n    name = 'twin'\n    METHODS\n",
     "twin_b.py": f"{OURS}class Twin(HermesAgentBaseEnv):\n    name = 'twin'\n    METHODS\n",
 }
-SELECTABLE = {"one", "recipe", "optional", "by_path", "two.One", "two.Two", "twin.twin_a.Twin", "twin.twin_b.Twin"}
+SELECTABLE = {"one", "recipe", "optional", "by_path", "by_near_path"} | {
+    "two.One",
+    "two.Two",
+    "twin.twin_a.Twin",
+    "twin.twin_b.Twin",
+}
 REASONS = {
     "half_recipe_env.py": "class RecipeEnv lacks collect_trajectories",
     "half_env.py": "class Half lacks compute_reward",
     "no_python_env.py": "syntax error",
     "no_package_env.py": "imports no_such_package.inner, which is not installed",
+    "late_env.py": "it imports no_such_package, which is not installed",
     "no_package_near_env.py": "near.py imports no_such_package, which is not installed",
 }
 

@@ -8,6 +8,7 @@ import ast
 import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class Module:
     star_imports: tuple[ImportedName, ...]
     description: str
     imports: tuple[tuple[ImportedName, int], ...] = ()
-    """The modules that it certainly imports when it is loaded, with the line."""
+    """The modules that it imports before any of its own code runs, with the line."""
+    runs_code: bool = False
+    """Whether it does more than import, define and assign plain values when it is loaded."""
 
     def named_classes(self) -> Iterator[tuple[int, ClassDefinition]]:
         """The classes that can be imported by their own name."""
@@ -72,12 +75,14 @@ def read_module(tree: ast.Module) -> Module:
     reader = _ModuleReader()
     for statement, conditional in _statements(tree.body):
         reader.add_statement(statement, conditional)
+    passive = list(takewhile(_is_passive, tree.body))
     return Module(
         tuple(reader.classes),
         reader.names,
         tuple(reader.star_imports),
         _first_line(tree),
-        tuple(_certain_imports(tree.body)),
+        tuple(_imports(passive)),
+        runs_code=len(passive) < len(tree.body),
     )
 
 
@@ -212,18 +217,24 @@ def _blocks(statement: ast.stmt) -> tuple[list[ast.stmt], bool]:
             return [], True
 
 
-def _certain_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ImportedName, int]]:
-    """The imports up to the first statement that may change how later ones are resolved, such as a call."""
-    for statement in body:
-        match statement:
-            case ast.Import():
-                yield from ((ImportedName(0, alias.name), statement.lineno) for alias in statement.names)
-            case ast.ImportFrom():
-                yield ImportedName(statement.level, statement.module or ""), statement.lineno
-            case ast.Expr(value=ast.Constant()) | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                continue
-            case _:
-                return
+def _is_passive(statement: ast.stmt) -> bool:
+    """Whether a statement cannot change how later imports are resolved."""
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return True
+        case ast.If(test=test, orelse=[]):
+            return _is_never_true(test)
+        case ast.Expr(value=value) | ast.Assign(targets=[ast.Name()], value=value):
+            return not any(isinstance(node, ast.Call) for node in ast.walk(value))
+    return False
+
+
+def _imports(statements: Sequence[ast.stmt]) -> Iterator[tuple[ImportedName, int]]:
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            yield from ((ImportedName(0, alias.name), statement.lineno) for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield ImportedName(statement.level, statement.module or ""), statement.lineno
 
 
 def _is_never_true(test: ast.expr) -> bool:

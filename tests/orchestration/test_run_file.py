@@ -12,6 +12,7 @@ from hermes_rl.orchestration.run_file import EnvironmentEntry, RunFile, part_sec
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision import commands
 from hermes_rl.orchestration.supervision.commands import resume_run, start_run
+from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.training.config import TrainerSettings
 
 KEY = "env:HERMES_RL_RUN_TOKEN"
@@ -54,6 +55,8 @@ def test_a_component_resolves_the_settings_of_the_run_file(reach: str | None) ->
         settings = environment_settings(entry)
         [endpoint] = settings.endpoints
         assert settings.env.group_size == size
+        # The trainer counts the steps; the environment serves until the run stops it.
+        assert settings.env.total_steps == ENDLESS
         assert settings.env.serve_dir == str(RunPaths("r1").serving(RUN.part_of(entry)))
         assert settings.env.rollout_server_token == (KEY if reach else None)
         assert endpoint.api_key == (KEY if reach else api_key)

@@ -11,17 +11,7 @@ from hermes_rl.cli.run.start_options import build_run, start_options
 @click.command(context_settings={"show_default": True, "max_content_width": 110})
 @start_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def train(
-    environment: str,
-    preset: str | None,
-    changes: tuple[str, ...],
-    added: tuple[str, ...],
-    evaluated: tuple[str, ...],
-    dry_run: bool,
-    trace: str | None,
-    as_json: bool,
-    **machines: Any,
-) -> int:
+def train(dry_run: bool, as_json: bool, **options: Any) -> int:
     """Train a model on ENV: runs the trajectory API, the trainer and the environment, and shows progress.
 
     ENV is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS. Ctrl-C leaves the run running;
@@ -31,5 +21,4 @@ def train(
     \b
         hermes-rl train gsm8k --preset laptop --set base_model=FOLDER
     """  # noqa: D301 (\b keeps a paragraph's line breaks in click)
-    run_file = build_run(environment, preset, changes, added, evaluated, trace, machines)
-    return launch_run(run_file, dry_run=dry_run, follows=True, as_json=as_json)
+    return launch_run(build_run(**options), dry_run=dry_run, follows=True, as_json=as_json)

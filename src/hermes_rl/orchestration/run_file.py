@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hermes_rl.console.config_options import ConfigSections, read_sections
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.run_paths import RunPaths
+from hermes_rl.rollout.config import ENDLESS
 
 # The components' token for each other when they listen on a reachable address.
 RUN_KEY = "HERMES_RL_RUN_TOKEN"
@@ -113,7 +114,9 @@ def part_sections(run_file: RunFile, part: str) -> dict[str, dict[str, Any]]:
         return {"tinker": tinker}
     for entry in run_file.environments:
         if run_file.part_of(entry) == part:
-            env = {**entry.env, "serve_dir": str(RunPaths(run_file.run_id).serving(part))}
+            # The trainer counts the steps of a run; its environments serve until they are stopped.
+            serving = {"serve_dir": str(RunPaths(run_file.run_id).serving(part)), "total_steps": ENDLESS}
+            env = {**entry.env, **serving}
             openai = dict(entry.openai)
             if run_file.reach:
                 env["rollout_server_token"] = openai["api_key"] = RUN_TOKEN

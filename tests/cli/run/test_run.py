@@ -170,7 +170,7 @@ def test_a_dry_run_shows_the_run_and_starts_nothing(verb: tuple[str, ...], model
     options = ["--preset", "laptop", "--set", f"base_model={model}", "--set", "total_steps=3", "--dry-run", "--json"]
     done = CliRunner().invoke(hermes_rl, [*verb, str(ENVIRONMENT), *options])
     made = json.loads(done.stdout)
-    assert made["tinker"]["total_steps"] == 3
+    assert made["tinker"]["total_steps"] == made["environments"][0]["env"]["total_steps"] == 3
     assert made["environments"][0]["name"] == "plain_text"
     assert not RunPaths(made["run_id"]).folder.exists()
 

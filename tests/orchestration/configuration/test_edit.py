@@ -10,6 +10,7 @@ from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.edit import edit_field, edit_fields, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
+from hermes_rl.orchestration.discovery import lookup
 from hermes_rl.orchestration.discovery.types import BaseClassKind
 from tests.orchestration.configuration.environments import model_folder, written
 
@@ -167,8 +168,11 @@ def test_the_engine_must_hold_the_adapters_rank(laptop: Draft) -> None:
         edit_field(laptop, "engine.rank", 8)
 
 
-def test_an_atropos_environment_is_refused_with_what_to_do(described_here: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"atroposlib environment.*HermesAgentBaseEnv.*docs/atropos.md"):
+def test_an_environment_of_the_installed_atroposlib_is_refused_with_what_to_do(
+    described_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "has_atroposlib", lambda: True)
+    with pytest.raises(ConfigError, match=r"the installed atroposlib.*HermesAgentBaseEnv.*docs/atropos.md"):
         new_draft(written(tmp_path, kind=BaseClassKind.ATROPOS))
 
 

@@ -30,6 +30,7 @@ def test_each_field_says_what_it_takes(draft: Draft) -> None:
         "description": "How hard the items are.",
         "current_value": 5,
         "allowed": "a whole number from 1 to 9",
+        "own": True,
     }
 
 

@@ -67,7 +67,7 @@ def test_an_id_is_the_name_and_the_beginning_of_the_files_hash(tmp_path: Path) -
     ],
 )
 def test_the_base_class_is_known_by_every_name_it_has(tmp_path: Path, imports: str, base: str, kind: str) -> None:
-    body = "    METHODS\n    async def get_next_item(self): ...\n    async def evaluate(self): ...\n"
+    body = "    METHODS\n    async def get_next_item(self): ...\n    async def collect_trajectories(self, item): ...\n"
     written(tmp_path, {"my_env.py": f"{imports}\nclass Mine({base}):\n{body}"})
     (one,) = discover([tmp_path]).found
     assert (one.name, one.class_name, one.kind) == ("my", "Mine", kind)
@@ -231,7 +231,7 @@ def test_a_class_that_lacks_a_method_is_told_when_a_base_of_it_derives_from_one_
 
 
 def test_an_unknown_base_gets_the_benefit_of_the_doubt(tmp_path: Path) -> None:
-    text = f"from not_installed import Mixin\n{OURS}class Mine(Mixin, HermesAgentBaseEnv): ...\n"
+    text = f"Mixin = make()\n{OURS}class Mine(Mixin, HermesAgentBaseEnv): ...\n"
     assert classes(discover([written(tmp_path, {"a.py": text})])) == {"Mine"}
 
 

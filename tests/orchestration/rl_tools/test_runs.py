@@ -51,8 +51,10 @@ async def test_a_changed_draft_starts_a_run_of_its_own(desk: CallerContext, runs
 
 
 async def test_a_dry_run_shows_the_run_and_starts_nothing(desk: CallerContext, runs: StandInRuns, model: str) -> None:
-    await drafted(desk, model)
+    await drafted(desk, model, total_steps=3)
     answer = await call_rl_tool(desk, "rl_start_training", {"dry_run": True})
+    shown = (answer["config"], answer["run"]["environments"][0]["env"], answer["run"]["tinker"])
+    assert [one["total_steps"] for one in shown] == [3, 3, 3]
     assert answer["run"]["preset"] == "self-hosted"
     assert not runs.files
 

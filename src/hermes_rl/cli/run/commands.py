@@ -125,21 +125,9 @@ def show_command(what: str, preset: str | None, as_json: bool) -> None:
 @start_options
 @click.option("--follow", "follows", is_flag=True, help="Show progress until the run ends, like `hermes-rl train`.")
 @_json
-def start_command(
-    environment: str,
-    preset: str | None,
-    changes: tuple[str, ...],
-    added: tuple[str, ...],
-    evaluated: tuple[str, ...],
-    dry_run: bool,
-    trace: str | None,
-    follows: bool,
-    as_json: bool,
-    **machines: Any,
-) -> int:
+def start_command(dry_run: bool, follows: bool, as_json: bool, **options: Any) -> int:
     """Start a run on ENV: a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS."""
-    run_file = build_run(environment, preset, changes, added, evaluated, trace, machines)
-    return launch_run(run_file, dry_run=dry_run, follows=follows, as_json=as_json)
+    return launch_run(build_run(**options), dry_run=dry_run, follows=follows, as_json=as_json)
 
 
 def launch_run(run_file: "RunFile", *, dry_run: bool, follows: bool, as_json: bool) -> int:

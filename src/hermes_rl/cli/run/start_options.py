@@ -1,8 +1,7 @@
 """Options shared by `run start` and `train`, and the run they describe."""
 
 import importlib.util
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -14,7 +13,6 @@ from hermes_rl.core.errors import ConfigError
 if TYPE_CHECKING:
     from hermes_rl.orchestration.run_file import RunFile
 
-ONE_MACHINE: Mapping[str, Any] = MappingProxyType({})
 RAY_REPLICAS = 2
 
 
@@ -67,14 +65,15 @@ def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_run(
     environment: str,
+    *,
     preset: str | None,
     changes: tuple[str, ...],
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
-    trace: str | None = None,
-    machines: Mapping[str, Any] = ONE_MACHINE,
+    trace: str | None,
+    **machines: Any,
 ) -> "RunFile":
-    """Build and check the run, without starting anything."""
+    """Build and check the run that the options of `start_options` describe, without starting anything."""
     from hermes_rl.orchestration.configuration.build import prepare_run_file
     from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
     from hermes_rl.orchestration.discovery.lookup import find_environment

@@ -27,7 +27,7 @@ from hermes_rl.orchestration.configuration.field_lookup import (
 from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import plain_name
-from hermes_rl.orchestration.discovery.lookup import find_environment
+from hermes_rl.orchestration.discovery.lookup import find_environment, run_refusal
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
 from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, SECTIONS, load_preset
 from hermes_rl.orchestration.secret_settings import holds_secret, looks_like_key
@@ -234,11 +234,9 @@ def _parse_row(given: Any, whole: Any) -> dict[str, Any]:
 
 
 def _choose(found: DiscoveredEnvironment, name: str, *, weight: float, evaluation_only: bool) -> ChosenEnvironment:
-    if found.kind == "atropos":
-        raise ConfigError(
-            f"{found.name} ({found.file}) is an atroposlib environment, which a run cannot start: derive it from "
-            "HermesAgentBaseEnv, or run `python FILE serve` next to `hermes-rl api` (docs/atropos.md)"
-        )
+    refusal = run_refusal(found)
+    if refusal is not None:
+        raise ConfigError(f"{found.name} ({found.file}) {refusal}")
     return ChosenEnvironment(name, found.id, found.reference, _UNDESCRIBED, weight, evaluation_only)
 
 

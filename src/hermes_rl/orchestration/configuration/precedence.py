@@ -19,7 +19,6 @@ from hermes_rl.orchestration.configuration.shared_fields import (
     paths_of,
 )
 from hermes_rl.orchestration.presets.preset import SECTIONS, Preset, SectionValues, load_preset
-from hermes_rl.rollout.config import ENDLESS
 
 Values = dict[str, Any]
 # Rollouts in flight at a stop are never trained on, so do not wait long for them.
@@ -102,7 +101,6 @@ class Layers:
     def run_values(self, chosen: ChosenEnvironment) -> dict[str, Values]:
         """The values that the run sets in an environment's sections. The trainer serves inference as vLLM does."""
         env = {
-            "total_steps": ENDLESS,
             "seed": self.seed_for(chosen),
             "inference_weight": chosen.weight,
             "evaluation_only": chosen.evaluation_only,

@@ -56,7 +56,12 @@ def _configurable(draft: Draft, layers: Layers) -> Iterator[dict[str, Any]]:
                 "current_value": field.value,
                 "allowed": field.allowed,
             }
-            yield {**row, "required": True} if plain_name(key) in layers.preset.needs.fields else row
+            marks = {
+                "required": plain_name(key) in layers.preset.needs.fields,
+                "edited": _is_edited(draft, target),
+                "own": _is_own(draft, key),
+            }
+            yield row | {mark: True for mark, applies in marks.items() if applies}
 
 
 def _locked(draft: Draft, layers: Layers) -> Iterator[dict[str, Any]]:
@@ -99,11 +104,19 @@ def _rank(draft: Draft, key: str) -> tuple[int, int]:
     """The seed's fields first, then the environments' own, then the rest in model order."""
     if key in FIRST:
         return 0, FIRST.index(key)
+    return (1, 0) if _is_own(draft, key) else (2, 0)
+
+
+def _is_own(draft: Draft, key: str) -> bool:
+    """Whether only the draft's environments have the field."""
     section, _, name = key.partition(".")
-    own = section == "env" and any(
+    return section == "env" and any(
         name in chosen.description.env and chosen.description.env[name].own for chosen in draft.environments
     )
-    return (1, 0) if own else (2, 0)
+
+
+def _is_edited(draft: Draft, target: Target) -> bool:
+    return target.key in draft.changes or (target.environment is not None and target.key in target.environment.changes)
 
 
 def _tip(draft: Draft, missing: bool, problems: bool) -> str:

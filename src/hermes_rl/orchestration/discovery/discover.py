@@ -2,7 +2,7 @@
 
 A class is listed when it derives, at any depth, from HermesAgentBaseEnv or atroposlib's BaseEnv, unless its name begins
 with `_` or it is marked abstract (an ABC base or an abstract method). A class with missing abstract methods is skipped
-if others derive from it, and reported as broken if none does.
+if others derive from it, and reported as broken if none does. A file that imports what is not installed is broken.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hermes_rl.core.paths import SUFFIX
 from hermes_rl.orchestration.discovery.folders import SearchPath, all_search_paths
+from hermes_rl.orchestration.discovery.imports import missing_import
 from hermes_rl.orchestration.discovery.inheritance import (
     BASE_NAMES,
     Ancestry,
@@ -132,7 +133,11 @@ class _DiscoveryScan:
                 continue
             missing = missing_methods(candidate.class_stub, self.ancestry)
             if not missing:
-                yield self._discovered(candidate, file, defined)
+                problem = missing_import(file, self._module)
+                if problem is None:
+                    yield self._discovered(candidate, file, defined)
+                elif problem not in self.broken:
+                    self.broken.append(problem)
             elif candidate.class_stub not in parents:
                 self.broken.append(BrokenFile(file, _abstract_class_message(defined.name, missing), defined.line))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hermes_rl.environment.loading.import_resolution import (
     NEVER_LOCAL,
+    find_installed,
     installed_module,
     module_at,
     resolve_local_import,
@@ -28,8 +29,9 @@ Read = Callable[[Path], Module | None]
 
 HERMES = type("HermesAgentBaseEnv", (), {})
 ATROPOS = type("BaseEnv", (), {})
-# The abstract methods of each base.
+# The abstract methods of each base. Without atroposlib, its BaseEnv is ours, which needs one of COLLECT_METHODS.
 ABSTRACT_METHODS = {HERMES: ("format_prompt", "compute_reward"), ATROPOS: ("get_next_item", "evaluate")}
+COLLECT_METHODS = frozenset({"collect_trajectories", "collect_trajectory"})
 BASE_NAMES = ("HermesAgentBaseEnv", "BaseEnv")
 _SEEDS_MODULE = "environments.hermes_base_env"
 _BUNDLED = "hermes_rl.bundled"
@@ -156,6 +158,10 @@ def base_class_kind(class_stub: type) -> BaseClassKind | None:
     return BaseClassKind.ATROPOS if ATROPOS in class_stub.__mro__ else None
 
 
+def has_atroposlib() -> bool:
+    return find_installed("atroposlib") is not None
+
+
 def inherited_label(class_stub: type, ancestry: Ancestry) -> str | None:
     """The class attribute `name`, own or inherited."""
     for base in class_stub.__mro__:
@@ -178,6 +184,8 @@ def missing_methods(class_stub: type, ancestry: Ancestry) -> list[str]:
         if base in ancestry.definitions:
             defined = ancestry.definitions[base][1]
             abstract, defines = tuple(sorted(defined.abstract)), defined.defines
+        elif base is ATROPOS and not has_atroposlib():
+            abstract = () if seen & COLLECT_METHODS else ("collect_trajectories",)
         missing += [name for name in abstract if name not in seen]
         seen |= defines
     return missing

@@ -10,7 +10,8 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import ENVIRONMENT_ALIASES, SUFFIX
 from hermes_rl.environment.loading.import_resolution import file_reference
 from hermes_rl.orchestration.discovery.discover import discover
-from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment, Discovery
+from hermes_rl.orchestration.discovery.inheritance import has_atroposlib
+from hermes_rl.orchestration.discovery.types import BaseClassKind, DiscoveredEnvironment, Discovery
 
 _NEXT = "`hermes-rl env list` shows all"
 
@@ -41,6 +42,16 @@ def known_environment(name: str, discovery: Discovery) -> DiscoveredEnvironment 
     spellings = (name_only, short, ENVIRONMENT_ALIASES.get(short, short))
     known = (by_name.get(spelling + at + version) for spelling in spellings)
     return next((env for env in known if env is not None), None)
+
+
+def run_refusal(found: DiscoveredEnvironment) -> str | None:
+    """Why a run cannot start this environment; None if it can. Without atroposlib, its BaseEnv is ours."""
+    if found.kind is BaseClassKind.HERMES or not has_atroposlib():
+        return None
+    return (
+        "derives from the installed atroposlib, which a run cannot start: derive it from HermesAgentBaseEnv, or run "
+        "`python FILE serve` next to `hermes-rl api` (docs/atropos.md)"
+    )
 
 
 def _find_in_file(file: Path, class_name: str) -> DiscoveredEnvironment:

@@ -8,6 +8,7 @@ import ast
 import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class Module:
     """The bindings of each name at the end of the module."""
     star_imports: tuple[ImportedName, ...]
     description: str
+    imports: tuple[tuple[ImportedName, int], ...] = ()
+    """The modules that it imports before any of its own code runs, with the line."""
+    runs_code: bool = False
+    """Whether it does more than import, define and assign plain values when it is loaded."""
 
     def named_classes(self) -> Iterator[tuple[int, ClassDefinition]]:
         """The classes that can be imported by their own name."""
@@ -70,7 +75,15 @@ def read_module(tree: ast.Module) -> Module:
     reader = _ModuleReader()
     for statement, conditional in _statements(tree.body):
         reader.add_statement(statement, conditional)
-    return Module(tuple(reader.classes), reader.names, tuple(reader.star_imports), _first_line(tree))
+    passive = list(takewhile(_is_passive, tree.body))
+    return Module(
+        tuple(reader.classes),
+        reader.names,
+        tuple(reader.star_imports),
+        _first_line(tree),
+        tuple(_imports(passive)),
+        runs_code=len(passive) < len(tree.body),
+    )
 
 
 @dataclass(slots=True)
@@ -202,6 +215,26 @@ def _blocks(statement: ast.stmt) -> tuple[list[ast.stmt], bool]:
             return [child for case in cases for child in case.body], False
         case _:
             return [], True
+
+
+def _is_passive(statement: ast.stmt) -> bool:
+    """Whether a statement cannot change how later imports are resolved."""
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return True
+        case ast.If(test=test, orelse=[]):
+            return _is_never_true(test)
+        case ast.Expr(value=value) | ast.Assign(targets=[ast.Name()], value=value):
+            return not any(isinstance(node, ast.Call) for node in ast.walk(value))
+    return False
+
+
+def _imports(statements: Sequence[ast.stmt]) -> Iterator[tuple[ImportedName, int]]:
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            yield from ((ImportedName(0, alias.name), statement.lineno) for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield ImportedName(statement.level, statement.module or ""), statement.lineno
 
 
 def _is_never_true(test: ast.expr) -> bool:

@@ -4,13 +4,13 @@ Always true: a failed tool call returns the tool's answer with `isError`; only a
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.orchestration.mcp_server import resources
 from hermes_rl.orchestration.mcp_server.draft_choice import DRAFT, DRAFT_SCHEMA, choose_draft, with_draft
+from hermes_rl.orchestration.rl_tools.answer_text import answer_text
 from hermes_rl.orchestration.rl_tools.context import CallerContext, RunFunctions
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, RlTool, call_rl_tool
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
@@ -53,7 +53,7 @@ def rl_server(
     ) -> types.CallToolResult:
         answer = await _call(params.name, params.arguments or {}, session_of_call(context), functions, context)
         return types.CallToolResult(
-            content=[types.TextContent(type="text", text=json.dumps(answer, indent=2, ensure_ascii=False))],
+            content=[types.TextContent(type="text", text=answer_text(answer))],
             structured_content=answer,
             is_error="error" in answer and "run_id" not in answer,
         )

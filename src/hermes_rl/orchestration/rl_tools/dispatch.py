@@ -98,11 +98,7 @@ async def call_rl_tool(
     try:
         checked = rl_tool.tool.check({} if arguments is None else arguments)
     except ToolUseError as error:
-        return {
-            "error": str(error),
-            "next": f"{name} with arguments that match its schema",
-            "schema": rl_tool.tool.parameters,
-        }
+        return wrong_arguments(rl_tool, str(error))
     try:
         caller = context if progress is None else replace(context, progress=progress)
         answer = await rl_tool.tool.function(caller, **checked)
@@ -115,3 +111,11 @@ async def call_rl_tool(
     # Round trip: configurations may contain values that are not plain JSON.
     json_answer: dict[str, Any] = fast_json.loads(fast_json.dumps(answer))
     return json_answer
+
+
+def wrong_arguments(rl_tool: RlTool, error: str) -> dict[str, Any]:
+    return {
+        "error": error,
+        "next": f"{rl_tool.tool.name} with arguments that match its schema",
+        "schema": rl_tool.tool.parameters,
+    }

@@ -11,8 +11,9 @@ from hermes_rl.orchestration.configuration.draft_store import save_draft
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_field, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
 from hermes_rl.orchestration.discovery.discover import discover
-from hermes_rl.orchestration.discovery.lookup import find_environment
-from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
+from hermes_rl.orchestration.discovery.lookup import find_environment, run_refusal
+from hermes_rl.orchestration.discovery.types import BrokenFile, DiscoveredEnvironment
+from hermes_rl.orchestration.rl_tools.config_answer import MAIN, config_answer
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
 from hermes_rl.orchestration.rl_tools.session_draft import clear_started, locked_session, require_draft
@@ -32,8 +33,10 @@ async def rl_list_environments(session: CallerContext) -> dict[str, Any]:  # noq
     "broken" with the reason. Next: rl_select_environment with one of the names.
     """
     discovery = await asyncio.to_thread(discover)
-    rows = [found.as_json() for found in discovery.found]
-    broken = [entry.as_json() for entry in discovery.broken]
+    refused = {found: why for found in discovery.found if (why := run_refusal(found)) is not None}
+    unusable = [BrokenFile(found.file, f"class {found.class_name} {why}", found.line) for found, why in refused.items()]
+    rows = [found.as_json() for found in discovery.found if found not in refused]
+    broken = [entry.as_json() for entry in (*discovery.broken, *unusable)]
     return {"environments": rows, "count": len(rows), "broken": broken, "tips": [*TIPS, *discovery.notes]}
 
 
@@ -63,13 +66,18 @@ async def rl_select_environment(
 
 
 @tool(sandboxed=False)
-async def rl_get_current_config(session: CallerContext) -> dict[str, Any]:
-    """Show the draft: every field that can be changed with its value, type, range and meaning, and the locked ones.
+async def rl_get_current_config(session: CallerContext, fields: str = MAIN) -> dict[str, Any]:
+    """Show the draft: the fields that can be changed with value, type, range and meaning, and the locked ones.
 
-    Call it after rl_select_environment. configurable_fields can be changed with rl_edit_config; locked_fields are fixed
-    by the preset to their locked_value.
+    Call it after rl_select_environment. configurable_fields and more_fields can be changed with rl_edit_config;
+    locked_fields are fixed by the preset to their locked_value.
+
+    Args:
+        fields: Which fields to describe: main, the default, describes the most used ones, those of this environment and
+            those you changed, and gives only the value of the others; all describes every one, in about 30 kB; any
+            other text is a list of parts of names, separated by commas, such as "tokens, timeout".
     """
-    return await asyncio.to_thread(lambda: draft_view(require_draft(session.session)))
+    return await asyncio.to_thread(lambda: config_answer(require_draft(session.session), fields))
 
 
 @tool(sandboxed=False)

@@ -7,6 +7,7 @@ real atroposlib is never mixed with ours.
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -36,7 +37,7 @@ MODULES: dict[str, str | None] = {
 _SHARED = {"environments": "environments.hermes_base_env", "tools": "tools.terminal_tool"}
 
 
-class AliasFinder:
+class AliasFinder(MetaPathFinder, Loader):
     """Finder and loader of `MODULES`."""
 
     def find_spec(

@@ -17,9 +17,10 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from contextvars import ContextVar
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
@@ -70,6 +71,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Item = TypeVar("Item", default=Any)
 Config = TypeVar("Config", bound=HermesAgentEnvConfig, default=Any)
+
+# Schemas and names.
+GroupTools: TypeAlias = tuple[list[dict[str, Any]], set[str]]
+# The environment whose group runs in this context, with the group's tools.
+_group_tools: ContextVar[tuple[object, GroupTools | None]] = ContextVar("group_tools", default=(None, None))
 
 
 class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
@@ -136,6 +142,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             default=self.default_toolsets,
         )
         self._groups_sampled = self._groups_collected = 0
+        self._group_key: object = None
 
     # --- defined by the author ---
 
@@ -291,6 +298,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 terminal_timeout=config.terminal_timeout,
                 max_command_seconds=config.max_terminal_timeout,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
+                spec=HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)),
             )
             opened.push_async_callback(self._tools.close)
             if config.agent_command:
@@ -389,8 +397,18 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             "messages": columns["messages"][0],
         }, []
 
-    def group_tools(self, key: object = None) -> tuple[list[dict[str, Any]], set[str]]:
+    def group_tools(self, key: object = None) -> GroupTools:
         """Schemas and names of one group's tools, determined by the seed and the key."""
+        self._group_key = key
+        try:
+            tools = self._current_group_tools = self._resolve_tools_for_group()
+        finally:
+            self._group_key = None
+        return tools
+
+    def _resolve_tools_for_group(self) -> GroupTools:
+        """The tools of the next group. An override, as in the seeds, decides the tools of every rollout."""
+        key = self._group_key
         if key is None:
             key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
         if self.config.agent_command:
@@ -400,9 +418,22 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         chosen += self.own_tools
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
-    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
-        """The tools of the next group; the seeds call this name."""
-        return self.group_tools()
+    @property
+    def _current_group_tools(self) -> GroupTools | None:
+        """The tools of the group that this code belongs to; None outside of groups.
+
+        The seeds keep them on the environment, where groups that run at once overwrite each other's.
+        """
+        owner, tools = _group_tools.get()
+        return tools if owner is self else None
+
+    @_current_group_tools.setter
+    def _current_group_tools(self, tools: GroupTools | None) -> None:
+        _group_tools.set((self, tools))
+
+    def _use_managed_server(self) -> bool:
+        """Whether the endpoints return exact tokens, which rollouts then record."""
+        return self.server.returns_tokens
 
     # --- evaluation and metrics ---
 
@@ -467,14 +498,28 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         keep = config.num_rollouts_per_group_for_logging
         rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
         self.rollouts_for_wandb.append(
-            [(transcript(messages), score) for messages, score in (rows if keep == -1 else rows[:keep])]
+            [
+                (self._format_trajectory_for_display(messages), score)
+                for messages, score in (rows if keep == -1 else rows[:keep])
+            ]
         )
         del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
+
+    @staticmethod
+    def _format_trajectory_for_display(messages: Sequence[Message]) -> str:
+        """A conversation as text, for `add_rollouts_for_wandb`; override it to use your own format."""
+        return transcript(messages)
 
     def note_tool_errors(self, group: Group) -> None:
         """Collect a group's tool errors for the next line of metrics."""
         self._tool_error_buffer += [
-            {"turn": use.turn, "tool": use.name, "args": use.arguments[:150], "error": use.error[:300]}
+            {
+                "turn": use.turn,
+                "tool": use.name,
+                "args": use.arguments[:150],
+                "error": use.error[:300],
+                "result": use.result[:300],
+            }
             for rollout in group.rollouts
             for use in rollout.tool_uses
             if use.error is not None

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.registry import tools_by_name
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
@@ -29,7 +30,9 @@ class ToolHost:
         terminal_timeout: float,
         max_command_seconds: float = 600.0,
         toolsets: Mapping[str, OpenToolset] | None = None,
+        spec: SandboxSpec | None = None,
     ) -> None:
+        """`spec` is the sandbox of sessions that are not given another."""
         self.toolsets = dict(toolsets or {})
         self.tools = tools_by_name(
             {"hermes-rl": tools.values(), **{name: toolset.tools for name, toolset in self.toolsets.items()}}
@@ -39,6 +42,7 @@ class ToolHost:
         self.pool = pool
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
+        self._spec = spec
         self._sessions: dict[str, ToolSession] = {}
 
     def session(self, task_id: str) -> ToolSession:
@@ -52,6 +56,7 @@ class ToolHost:
                 self._terminal_timeout,
                 max_command_seconds=self._max_command_seconds,
                 services=self._services,
+                spec=self._spec,
             )
         return self._sessions[task_id]
 

@@ -26,7 +26,7 @@ def get_tool_definitions(
     with suppress(ConfigError):
         opened, running = ToolHost.current().toolsets, True
     names = _usable(opened, running=running) if enabled_toolsets is None else enabled_toolsets
-    chosen = {}
+    chosen: dict[str, dict[str, Any]] = {}
     for name in names:
         if name in (disabled_toolsets or ()):
             continue

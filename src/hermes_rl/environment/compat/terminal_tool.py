@@ -11,7 +11,7 @@ from hermes_rl.rewards.sync_bridge import wait
 from hermes_rl.sandbox.spec import SandboxSpec, resolve_spec
 from hermes_rl.tools.host import ToolHost
 
-IMAGE_KEYS = ("docker_image", "modal_image", "daytona_image", "singularity_image")
+IMAGE_KEYS = ("bubblewrap_image", "docker_image", "podman_image", "modal_image", "daytona_image", "singularity_image")
 
 
 def register_task_env_overrides(task_id: str, overrides: Mapping[str, str]) -> None:

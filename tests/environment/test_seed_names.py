@@ -73,6 +73,21 @@ async def test_an_overridden_display_format_is_used(model: ScriptedModel) -> Non
     assert env.rollouts_for_wandb == [[("1 messages", 1.0)]]
 
 
+async def test_attributes_of_an_author_do_not_replace_ours(model: ScriptedModel) -> None:
+    names = ("_tools", "_stream", "_exit_stack", "_cpu_workers", "_current_result", "_group_key", "_groups_sampled")
+
+    class Env(FileEnv):
+        async def setup(self) -> None:
+            await super().setup()
+            for name in names:
+                setattr(self, name, "mine")
+
+    async with opened(Env, model) as env:
+        assert await env.next_draw() is not None
+        assert (await run_group(env, {"number": 1}, size=1)).rollouts[0].failure is None
+        assert {getattr(env, name) for name in names} == {"mine"}
+
+
 async def test_each_of_many_groups_sees_its_own_tools(model: ScriptedModel) -> None:
     seen: dict[int, set[str]] = {}
 

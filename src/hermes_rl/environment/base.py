@@ -124,14 +124,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self.resume_evaluation = False
         self.policy_version: int | None = None
         """Version of the evaluated policy in serve; None elsewhere."""
-        self._current_result: EvaluationResult | None = None
+        self.__current_result: EvaluationResult | None = None
         self.pass_rates = PassRates(config.pass_score)
         self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
-        self._tools: ToolHost | None = None
-        self._cpu_workers = CpuWorkers()
-        self._exit_stack: AsyncExitStack | None = None
-        self._stream: ItemStream | None = None
+        self.__tools: ToolHost | None = None
+        self.__cpu_workers = CpuWorkers()
+        self.__exit_stack: AsyncExitStack | None = None
+        self.__stream: ItemStream | None = None
         chances = toolset_probabilities(config.distribution, config.toolset_distributions)
         # An external agent brings its own tools.
         only_own = bool(self.own_tools or config.agent_command) and not self.default_toolsets and chances is None
@@ -141,8 +141,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             distribution=chances,
             default=self.default_toolsets,
         )
-        self._groups_sampled = self._groups_collected = 0
-        self._group_key: object = None
+        self.__groups_sampled = self._groups_collected = 0
+        self.__group_key: object = None
 
     # --- defined by the author ---
 
@@ -245,14 +245,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     @property
     def tools(self) -> ToolHost:
         """The opened toolsets."""
-        if self._tools is None:
+        if self.__tools is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
-        return self._tools
+        return self.__tools
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Inside this block, ToolContext and `@cpu_reward` use this environment's tools and workers."""
-        with self.tools.running(), self._cpu_workers.running():
+        with self.tools.running(), self.__cpu_workers.running():
             yield
 
     @asynccontextmanager
@@ -291,7 +291,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 resolve_spec(
                     with_agent(self.sandbox_spec(cast("Item", None)), config), pool.backend.name, pool.capabilities
                 )
-            self._tools = ToolHost(
+            self.__tools = ToolHost(
                 all_tools(),
                 pool,
                 calls_in_flight=config.tool_pool_size,
@@ -300,34 +300,34 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
                 spec=HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)),
             )
-            opened.push_async_callback(self._tools.close)
+            opened.push_async_callback(self.__tools.close)
             if config.agent_command:
                 with_agent(SandboxSpec(), config)
                 # Imported late because uvicorn is slow to import. It needs no port: each sandbox has its own listener.
                 from hermes_rl.gateway.server import GatewayServer
 
                 self.gateway = GatewayServer()
-            self._cpu_workers = await opened.enter_async_context(CpuWorkers())
+            self.__cpu_workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reap_periodically())
             with self.running(), seeded(config.seed):
                 await bridged(self.setup())
-            self._stream = self._new_stream()
+            self.__stream = self._new_stream()
             yield
-        self._tools = self._stream = self.sinks = self.gateway = None
+        self.__tools = self.__stream = self.sinks = self.gateway = None
 
     @asynccontextmanager
     async def owning_resources(self) -> AsyncIterator[AsyncExitStack]:
         """Close what `enter` opens inside this block when it ends."""
         async with AsyncExitStack() as opened:
-            self._exit_stack = opened
+            self.__exit_stack = opened
             yield opened
-        self._exit_stack = None
+        self.__exit_stack = None
 
     async def enter(self, resource: AbstractAsyncContextManager[T]) -> T:
         """Open a resource (judge, server, client) in `setup`; it is closed with the environment."""
-        if self._exit_stack is None:
+        if self.__exit_stack is None:
             raise RuntimeError("the environment is not open; call enter in setup or later")
-        return await self._exit_stack.enter_async_context(resource)
+        return await self.__exit_stack.enter_async_context(resource)
 
     def _new_stream(self) -> ItemStream:
         config, items = self.config, self.train_items()
@@ -357,14 +357,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item, skipping draws in `done`; None when there are no more."""
-        if self._stream is None:
+        if self.__stream is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
-        return await self._stream.next(done)
+        return await self.__stream.next(done)
 
     @property
     def held_out_ids(self) -> frozenset[str]:
         """Ids of the items that are never drawn for training."""
-        return self._stream.held_out if self._stream else frozenset()
+        return self.__stream.held_out if self.__stream else frozenset()
 
     async def run_evaluate(self) -> None:
         """Run `evaluate` on a copy of the environment, so that it cannot change what training collects."""
@@ -399,18 +399,18 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     def group_tools(self, key: object = None) -> GroupTools:
         """Schemas and names of one group's tools, determined by the seed and the key."""
-        self._group_key = key
+        self.__group_key = key
         try:
             tools = self._current_group_tools = self._resolve_tools_for_group()
         finally:
-            self._group_key = None
+            self.__group_key = None
         return tools
 
     def _resolve_tools_for_group(self) -> GroupTools:
         """The tools of the next group. An override, as in the seeds, decides the tools of every rollout."""
-        key = self._group_key
+        key = self.__group_key
         if key is None:
-            key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
+            key, self.__groups_sampled = self.__groups_sampled, self.__groups_sampled + 1
         if self.config.agent_command:
             return [], set()
         random = Random(f"{self.config.seed}/toolsets/{key}")
@@ -441,13 +441,13 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Run the agent `eval_samples` times on each held-out item and log the results."""
         held, began = held_out_items(self), time.time()
         with evaluation_folder(self) as folder:
-            self._current_result = done = await evaluate_items(self, held, folder)
+            self.__current_result = done = await evaluate_items(self, held, folder)
             end = time.time()
             metrics = {**done.evaluation.metrics(end - began), **done.figures}
             try:
                 await self.evaluate_log(metrics=metrics, samples=done.samples, start_time=began, end_time=end)
             finally:
-                self._current_result = None
+                self.__current_result = None
 
     async def evaluate_log(
         self,
@@ -465,7 +465,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             self,
             metrics,
             () if samples is None else samples,
-            measured=self._current_result,
+            measured=self.__current_result,
             task_name=task_name,
             model_name=model_name,
             start_time=start_time,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
-from hermes_rl.environment.atropos_base import BaseEnv
+from hermes_rl.environment.compat.base_env import BaseEnv
 from hermes_rl.environment.prebuild import NO_MODEL
 from hermes_rl.environment.scripted_policy import Step, run_script
 from hermes_rl.sandbox.spec import SandboxSpec

@@ -67,10 +67,10 @@ class Fresh:
     def files(self) -> dict[str, str]:
         """What hermes-rl put here, each file with its hash."""
         ours = [self.site / "hermes_rl", *self.site.glob("hermes_rl-*.dist-info")]
+        files = [*self.site.glob("_hermes_rl_imports.*"), *(file for folder in ours for file in folder.rglob("*"))]
         return {
             str(file.relative_to(self.site)): hashlib.sha256(file.read_bytes()).hexdigest()
-            for folder in ours
-            for file in folder.rglob("*")
+            for file in files
             if file.is_file() and file.suffix != ".pyc" and file.name not in NOT_INSTALLED_FILES
         }
 

@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+# The finder of the seeds' module names, which Python loads from beside the packages.
+IMPORT_NAMES = ("_hermes_rl_imports.py", "_hermes_rl_imports.pth")
 SHOWN = ("README.md", "LICENSE", "SECURITY.md", "CHANGELOG.md")
 
 
@@ -32,7 +34,8 @@ def problems(sdist: Path, wheel: Path, root: Path) -> list[str]:
         inside = set(archive_of_wheel.namelist())
         if f"{info}/licenses/LICENSE" not in inside:
             found.append("the wheel has no LICENSE")
-        stray = {name.split("/")[0] for name in inside} - {"hermes_rl", info}
+        stray = {name.split("/")[0] for name in inside} - {"hermes_rl", *IMPORT_NAMES, info}
+        found += [f"the wheel has no {name}" for name in IMPORT_NAMES if name not in inside]
         found += [f"the wheel would install {name} beside hermes_rl" for name in sorted(stray)]
         found += [f"wheel: {one}" for one in _of(archive_of_wheel.read(f"{info}/METADATA"), project, version, root)]
     return found

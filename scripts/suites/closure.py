@@ -17,6 +17,7 @@ from scripts.suites.content import content
 
 # Where the first part of a dotted name is found.
 PACKAGES = {
+    "_hermes_rl_imports": "src/_hermes_rl_imports",
     "hermes_rl": "src/hermes_rl",
     "tests": "tests",
     "scripts": "scripts",
@@ -27,7 +28,7 @@ PACKAGES = {
 BUNDLED = "hermes_rl.bundled"
 # The product's own command, and what may stand behind it where the source does not tell the verb.
 COMMAND = ("hermes_rl", "hermes-rl")
-EVERYTHING = ("src/hermes_rl", "environments")
+EVERYTHING = ("src", "environments")
 # Its names stand for parts that are loaded when a setting names them.
 EXTENSIONS = "hermes_rl.extensions"
 # Names every folder, and is tested by itself.

@@ -37,7 +37,7 @@ class ExtensionKind:
 
     name: str
     label: str
-    builtin: Mapping[str, str]
+    builtin: dict[str, str]
     extras: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     special: tuple[str, ...] = ()

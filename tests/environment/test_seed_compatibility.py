@@ -26,8 +26,8 @@ async def model() -> AsyncIterator[ScriptedModel]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout's environments folder with the author's file in it."""
-    shutil.copytree(REPOSITORY / "environments", tmp_path / "environments")
+    """An author's checkout, with the file in a folder `environments` that has nothing of hermes-agent."""
+    (tmp_path / "environments").mkdir()
     shutil.copy(FIXTURE, tmp_path / "environments" / "my_env.py")
     return tmp_path
 
@@ -81,6 +81,12 @@ async def test_evaluate_as_the_guide_shows_it(way: str, model: ScriptedModel, ch
     assert [sample["reward"] for sample in samples] == [1.0] * 4
 
 
+def test_the_import_check_of_the_guide(checkout: Path) -> None:
+    check = [sys.executable, "-c", "from environments.my_env import MyEnv; print('OK')"]
+    done = subprocess.run(check, cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("OK\n", 0), done.stderr
+
+
 def test_the_seeded_shuffle_splits_the_same_way_each_time() -> None:
     import asyncio
     import random
@@ -116,7 +122,6 @@ def test_the_names_of_atroposlib_are_served_when_it_is_absent(tmp_path: Path) ->
     environment = load_environment(str(file))
     _, (server,) = environment.config_init()
     assert server.model_name == "default"
-    assert "atroposlib" not in sys.modules
 
 
 def test_loading_leaves_no_alias_behind_for_others(tmp_path: Path) -> None:

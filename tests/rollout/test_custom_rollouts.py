@@ -17,7 +17,7 @@ from hermes_rl import AgentResult, APIServerConfig, HermesAgentEnvConfig, Reward
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.trajectory import Group, StopReason
-from hermes_rl.environment.atropos_base import BaseEnv
+from hermes_rl.environment.compat.base_env import BaseEnv
 from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.rollout.group import run_group
 from hermes_rl.sandbox.spec import Limits, SandboxSpec

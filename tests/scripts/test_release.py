@@ -18,7 +18,7 @@ from scripts.release import trials
 from scripts.release.__main__ import table
 from scripts.release.building import ReleaseError, build, same
 from scripts.release.environments import Fresh, fresh
-from scripts.release.metadata import problems
+from scripts.release.metadata import IMPORT_NAMES, problems
 from scripts.release.null_model import answer, null_model
 from scripts.release.surroundings import Missing
 from scripts.release.trials import ALONE, EXTRAS, PROGRAMS, Trial, same_files, try_extra
@@ -121,7 +121,8 @@ def distributions(folder: Path, data: bytes, *, stray: str | None = None) -> tup
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr(f"{top}.dist-info/METADATA", data)
         packed.writestr(f"{top}.dist-info/licenses/LICENSE", "x")
-        packed.writestr("hermes_rl/__init__.py", "")
+        for name in ("hermes_rl/__init__.py", *IMPORT_NAMES):
+            packed.writestr(name, "")
         if stray:
             packed.writestr(stray, "")
     return sdist, wheel

@@ -17,9 +17,10 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from contextvars import ContextVar
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
@@ -73,6 +74,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Item = TypeVar("Item", default=Any)
 Config = TypeVar("Config", bound=HermesAgentEnvConfig, default=Any)
+
+# Schemas and names.
+GroupTools: TypeAlias = tuple[list[dict[str, Any]], set[str]]
+# The environment whose group runs in this context, with the group's tools.
+_group_tools: ContextVar[tuple[object, GroupTools | None]] = ContextVar("group_tools", default=(None, None))
 
 
 class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
@@ -129,14 +135,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self.resume_evaluation = False
         self.policy_version: int | None = None
         """Version of the evaluated policy in serve; None elsewhere."""
-        self._current_result: EvaluationResult | None = None
+        self.__current_result: EvaluationResult | None = None
         self.pass_rates = PassRates(config.pass_score)
         self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
-        self._tools: ToolHost | None = None
-        self._cpu_workers = CpuWorkers()
-        self._exit_stack: AsyncExitStack | None = None
-        self._stream: ItemStream | None = None
+        self.__tools: ToolHost | None = None
+        self.__cpu_workers = CpuWorkers()
+        self.__exit_stack: AsyncExitStack | None = None
+        self.__stream: ItemStream | None = None
         chances = toolset_probabilities(config.distribution, config.toolset_distributions)
         # An external agent brings its own tools.
         toolsets_optional = bool(self.own_tools or config.agent_command) or not self.needs_toolsets
@@ -147,7 +153,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             distribution=chances,
             default=self.default_toolsets,
         )
-        self._groups_sampled = self._groups_collected = 0
+        self.__groups_sampled = self._groups_collected = 0
+        self.__group_key: object = None
 
     # --- defined by the author ---
 
@@ -251,14 +258,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     @property
     def tools(self) -> ToolHost:
         """The opened toolsets."""
-        if self._tools is None:
+        if self.__tools is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
-        return self._tools
+        return self.__tools
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Inside this block, ToolContext and `@cpu_reward` use this environment's tools and workers."""
-        with self.tools.running(), self._cpu_workers.running():
+        with self.tools.running(), self.__cpu_workers.running():
             yield
 
     @asynccontextmanager
@@ -292,12 +299,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 max_starting=config.max_starting_sandboxes,
                 start_timeout=config.sandbox_start_timeout,
             )
-            default_spec = None
+            default_spec = with_agent(HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)), config)
             if not self.overrides("sandbox_spec"):
                 # The spec is the same for every item, so unsupported limits are rejected before the first rollout.
-                default_spec = with_agent(self.sandbox_spec(cast("Item", None)), config)
                 resolve_spec(default_spec, pool.backend.name, pool.capabilities)
-            self._tools = ToolHost(
+            self.__tools = ToolHost(
                 all_tools(),
                 pool,
                 calls_in_flight=config.tool_pool_size,
@@ -305,36 +311,36 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 max_command_seconds=config.max_terminal_timeout,
                 sandbox_lifetime=config.terminal_lifetime,
                 toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
-                default_spec=default_spec,
+                spec=default_spec,
             )
-            opened.push_async_callback(self._tools.close)
+            opened.push_async_callback(self.__tools.close)
             if config.agent_command:
                 with_agent(SandboxSpec(), config)
                 # Imported late because uvicorn is slow to import. It needs no port: each sandbox has its own listener.
                 from hermes_rl.gateway.server import GatewayServer
 
                 self.gateway = GatewayServer()
-            self._cpu_workers = await opened.enter_async_context(CpuWorkers())
+            self.__cpu_workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reap_periodically())
             with self.running(), seeded(config.seed):
                 await bridged(self.setup())
-            self._stream = self._new_stream()
+            self.__stream = self._new_stream()
             yield
-        self._tools = self._stream = self.sinks = self.gateway = None
+        self.__tools = self.__stream = self.sinks = self.gateway = None
 
     @asynccontextmanager
     async def owning_resources(self) -> AsyncIterator[AsyncExitStack]:
         """Close what `enter` opens inside this block when it ends."""
         async with AsyncExitStack() as opened:
-            self._exit_stack = opened
+            self.__exit_stack = opened
             yield opened
-        self._exit_stack = None
+        self.__exit_stack = None
 
     async def enter(self, resource: AbstractAsyncContextManager[T]) -> T:
         """Open a resource (judge, server, client) in `setup`; it is closed with the environment."""
-        if self._exit_stack is None:
+        if self.__exit_stack is None:
             raise RuntimeError("the environment is not open; call enter in setup or later")
-        return await self._exit_stack.enter_async_context(resource)
+        return await self.__exit_stack.enter_async_context(resource)
 
     def _new_stream(self) -> ItemStream:
         config, items = self.config, self.train_items()
@@ -365,19 +371,19 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item, skipping draws in `done`; None when there are no more."""
-        if self._stream is None:
+        if self.__stream is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
-        return await self._stream.next(done)
+        return await self.__stream.next(done)
 
     @property
     def has_backlog(self) -> bool:
         """Whether items of a backlog are waiting to be drawn."""
-        return self._stream is not None and self._stream.has_backlog
+        return self.__stream is not None and self.__stream.has_backlog
 
     @property
     def held_out_ids(self) -> frozenset[str]:
         """Ids of the items that are never drawn for training."""
-        return self._stream.held_out if self._stream else frozenset()
+        return self.__stream.held_out if self.__stream else frozenset()
 
     async def run_evaluate(self) -> None:
         """Run `evaluate` on a copy of the environment, so that it cannot change what training collects."""
@@ -425,14 +431,24 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     def add_to_backlog(self, items: Sequence[Any]) -> None:
         """Draw these items before any new one."""
-        if self._stream is None:
+        if self.__stream is None:
             raise RuntimeError("the environment is not open; use `async with env.opened()`")
-        self._stream.add_to_backlog(items)
+        self.__stream.add_to_backlog(items)
 
-    def group_tools(self, key: object = None) -> tuple[list[dict[str, Any]], set[str]]:
+    def group_tools(self, key: object = None) -> GroupTools:
         """Schemas and names of one group's tools, determined by the seed and the key."""
+        self.__group_key = key
+        try:
+            tools = self._current_group_tools = self._resolve_tools_for_group()
+        finally:
+            self.__group_key = None
+        return tools
+
+    def _resolve_tools_for_group(self) -> GroupTools:
+        """The tools of the next group. An override, as in the seeds, decides the tools of every rollout."""
+        key = self.__group_key
         if key is None:
-            key, self._groups_sampled = self._groups_sampled, self._groups_sampled + 1
+            key, self.__groups_sampled = self.__groups_sampled, self.__groups_sampled + 1
         if self.config.agent_command:
             return [], set()
         random = Random(f"{self.config.seed}/toolsets/{key}")
@@ -440,9 +456,22 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         chosen += self.own_tools
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
-    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
-        """The tools of the next group; the seeds call this name."""
-        return self.group_tools()
+    @property
+    def _current_group_tools(self) -> GroupTools | None:
+        """The tools of the group that this code belongs to; None outside of groups.
+
+        The seeds keep them on the environment, where groups that run at once overwrite each other's.
+        """
+        owner, tools = _group_tools.get()
+        return tools if owner is self else None
+
+    @_current_group_tools.setter
+    def _current_group_tools(self, tools: GroupTools | None) -> None:
+        _group_tools.set((self, tools))
+
+    def _use_managed_server(self) -> bool:
+        """Whether the endpoints return exact tokens, which rollouts then record."""
+        return self.server.returns_tokens
 
     # --- evaluation and metrics ---
 
@@ -450,13 +479,13 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Run the agent `eval_samples` times on each held-out item and log the results."""
         held, began = held_out_items(self), time.time()
         with evaluation_folder(self) as folder:
-            self._current_result = done = await evaluate_items(self, held, folder)
+            self.__current_result = done = await evaluate_items(self, held, folder)
             end = time.time()
             metrics = {**done.evaluation.metrics(end - began), **done.figures}
             try:
                 await self.evaluate_log(metrics=metrics, samples=done.samples, start_time=began, end_time=end)
             finally:
-                self._current_result = None
+                self.__current_result = None
 
     async def evaluate_log(
         self,
@@ -474,7 +503,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             self,
             metrics,
             () if samples is None else samples,
-            measured=self._current_result,
+            measured=self.__current_result,
             task_name=task_name,
             model_name=model_name,
             start_time=start_time,
@@ -508,14 +537,28 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         keep = config.num_rollouts_per_group_for_logging
         rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
         self.rollouts_for_wandb.append(
-            [(transcript(messages), score) for messages, score in (rows if keep == -1 else rows[:keep])]
+            [
+                (self._format_trajectory_for_display(messages), score)
+                for messages, score in (rows if keep == -1 else rows[:keep])
+            ]
         )
         del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
+
+    @staticmethod
+    def _format_trajectory_for_display(messages: Sequence[Message]) -> str:
+        """A conversation as text, for `add_rollouts_for_wandb`; override it to use your own format."""
+        return transcript(messages)
 
     def note_tool_errors(self, group: Group) -> None:
         """Collect a group's tool errors for the next line of metrics."""
         self._tool_error_buffer += [
-            {"turn": use.turn, "tool": use.name, "args": use.arguments[:150], "error": use.error[:300]}
+            {
+                "turn": use.turn,
+                "tool": use.name,
+                "args": use.arguments[:150],
+                "error": use.error[:300],
+                "result": use.result[:300],
+            }
             for rollout in group.rollouts
             for use in rollout.tool_uses
             if use.error is not None

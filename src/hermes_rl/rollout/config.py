@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from hermes_rl.agent.limits import ResultBudget
 from hermes_rl.extensions import SAMPLERS, SINKS, absolute_reference
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.reasoning import Effort
@@ -277,6 +278,15 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     eval_size: int = Field(default=20, ge=1, description="Items per evaluation.")
     eval_samples: int = Field(default=1, ge=1, description="Rollouts per evaluation item; with 1, at temperature 0.")
     seed: int = Field(default=0, ge=0, description="Seed of item order, toolset sampling and rollouts.")
+
+    def build_budget_config(self) -> ResultBudget:
+        """How much of a tool result the model is shown."""
+        return ResultBudget(
+            per_result=self.default_result_size_chars,
+            per_turn=self.turn_budget_chars,
+            preview=self.preview_size_chars,
+            overrides={"read_file": None, **self.tool_result_overrides},
+        )
 
     @model_validator(mode="after")
     def _check_toolset_source(self) -> "HermesAgentEnvConfig":

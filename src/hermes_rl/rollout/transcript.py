@@ -1,4 +1,4 @@
-"""A conversation as readable text: roles, reasoning, tool calls and results, with long parts truncated."""
+"""A conversation as text in the seed's format: reasoning, tool calls and results, with long parts truncated."""
 
 from collections.abc import Iterable
 
@@ -17,8 +17,8 @@ def _parts(message: Message) -> list[str]:
         return [f"[TOOL RESULT] {_truncate(text, MAX_RESULT_CHARS)}"]
     parts = []
     if reasoning := message.get("reasoning_content"):
-        parts.append(f"[{role.upper()} reasoning]\n{_truncate(str(reasoning), MAX_REASONING_CHARS)}")
-    if text:
+        parts.append(f"[{role.upper()} thinking]\n{_truncate(str(reasoning), MAX_REASONING_CHARS)}")
+    if text or role in {"system", "user"}:
         parts.append(f"[{role.upper()}]\n{text}")
     for raw in message.get("tool_calls") or ():
         call = ToolCall.from_raw(raw)
@@ -27,4 +27,4 @@ def _parts(message: Message) -> list[str]:
 
 
 def _truncate(text: str, length: int) -> str:
-    return text if len(text) <= length else text[:length] + "…"
+    return text if len(text) <= length else text[:length] + "..."

@@ -20,7 +20,7 @@ from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
 
 _running_host: ContextVar["ToolHost | None"] = ContextVar("running_tool_host", default=None)
-_spec: ContextVar[SandboxSpec | None] = ContextVar("sandbox_spec", default=None)
+_item_spec: ContextVar[SandboxSpec | None] = ContextVar("item_sandbox_spec", default=None)
 
 
 class ToolHost:
@@ -34,8 +34,9 @@ class ToolHost:
         max_command_seconds: float = 600.0,
         sandbox_lifetime: float | None = None,
         toolsets: Mapping[str, OpenToolset] | None = None,
-        default_spec: SandboxSpec | None = None,
+        spec: SandboxSpec | None = None,
     ) -> None:
+        """`spec` is the sandbox of sessions that are not given another."""
         self.toolsets = dict(toolsets or {})
         self.tools = tools_by_name(
             {"hermes-rl": tools.values(), **{name: toolset.tools for name, toolset in self.toolsets.items()}}
@@ -43,10 +44,10 @@ class ToolHost:
         # A setting may name a toolset by a reference; its tools know it by its own name.
         self._services = {toolset.name or name: toolset.service for name, toolset in self.toolsets.items()}
         self.pool = pool
-        self._default_spec = default_spec
         self._calls_in_flight = asyncio.Semaphore(calls_in_flight)
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
         self._sandbox_lifetime = sandbox_lifetime
+        self._spec = spec
         self._sessions: dict[str, ToolSession] = {}
         self.report: Callable[[str], object] = warn
         """Prints a warning about the environment; callers with their own display replace it."""
@@ -63,7 +64,7 @@ class ToolHost:
                 self._terminal_timeout,
                 max_command_seconds=self._max_command_seconds,
                 services=self._services,
-                spec=_spec.get() or self._default_spec,
+                spec=_item_spec.get() or self._spec,
                 sandbox_lifetime=self._sandbox_lifetime,
             )
             observe(self._sessions[task_id])
@@ -100,11 +101,11 @@ class ToolHost:
     @contextmanager
     def using_spec(self, spec: SandboxSpec) -> Iterator[None]:
         """Inside this block, and in tasks and threads it starts, new sessions have this sandbox spec."""
-        token = _spec.set(spec)
+        token = _item_spec.set(spec)
         try:
             yield
         finally:
-            _spec.reset(token)
+            _item_spec.reset(token)
 
     @staticmethod
     def current() -> "ToolHost":

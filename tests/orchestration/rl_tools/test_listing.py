@@ -75,7 +75,7 @@ REASONS = {
 }
 
 NEEDS_BASE_ENV = pytest.mark.xfail(
-    importlib.util.find_spec("hermes_rl.environment.atropos_base") is None,
+    importlib.util.find_spec("hermes_rl.environment.compat.base_env") is None,
     reason="BaseEnv is not ours yet",
     strict=True,
 )

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from _hermes_rl_imports import is_alias
 from hermes_rl.api.client.atropos_destination import add_missing_content, withhold_reason
 from hermes_rl.console.config_options import refuse_atropos_endpoints
 from hermes_rl.core.errors import ConfigError, HermesRLError
@@ -253,6 +254,8 @@ class AdaptedEnvironment(_BaseEnv):
 def _import_atroposlib() -> tuple[Any, Any]:
     try:
         base = importlib.import_module("atroposlib.envs.base")
+        if is_alias(base.__spec__):
+            raise ImportError("atroposlib is not installed")
         return base, importlib.import_module("atroposlib.envs.server_handling.openai_server")
     except ImportError as error:
         raise ConfigError(f"an Atropos environment needs the atropos extra ({error}); run: {INSTALL}") from error

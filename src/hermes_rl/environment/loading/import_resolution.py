@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from _hermes_rl_imports import is_alias
+
 NEVER_LOCAL = sys.stdlib_module_names | {"hermes_rl"}
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -73,7 +75,7 @@ def find_installed(name: str) -> list[Path] | None:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return None
-    if spec is None:
+    if spec is None or is_alias(spec):
         return None
     if spec.submodule_search_locations is not None:
         return [Path(path) for path in spec.submodule_search_locations]

@@ -17,11 +17,7 @@ from hermes_rl.rewards.cpu_reward import LOADED_BY
 
 
 def bundled_environments() -> dict[str, Path]:
-    return {
-        path.stem.removesuffix(SUFFIX): path
-        for path in sorted(bundled_environments_dir().glob(f"*{SUFFIX}.py"))
-        if _is_env(path)
-    }
+    return {path.stem.removesuffix(SUFFIX): path for path in sorted(bundled_environments_dir().glob(f"*{SUFFIX}.py"))}
 
 
 def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
@@ -87,8 +83,3 @@ def _missing_class_message(path: Path, class_name: str, module: ModuleType) -> s
             "or derive it from HermesAgentBaseEnv to run it with hermes-rl"
         )
     return f"{path} has no environment class {class_name!r}; it has: {found}"
-
-
-def _is_env(path: Path) -> bool:
-    # The folder also holds one-line forwards under the seeds' module names.
-    return path.stem != "hermes_base_env"

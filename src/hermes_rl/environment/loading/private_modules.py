@@ -1,11 +1,13 @@
 """Loads an environment's file and its local imports as private modules.
 
 sys.path is never edited, no module is registered under an importable name, and each loader runs each file once.
-`resolve_local_import` decides what is local; other imports work as usual, plus the seeds' aliases.
+`resolve_local_import` decides what is local; other imports work as usual. The seeds' `environments.*` modules are
+always ours here, also next to a checkout of hermes-agent that has its own.
 """
 
 import builtins
 import hashlib
+import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hermes_rl.environment.loading.compat_aliases import aliasing_import, is_alias
+from _hermes_rl_imports import MODULES
 from hermes_rl.environment.loading.import_resolution import module_at, package_name, resolve_local_import
 
 
@@ -23,7 +25,6 @@ class PrivateModules:
     def __init__(self, extra_globals: Mapping[str, object]) -> None:
         self._extra_globals = extra_globals
         self._loaded: dict[Path, ModuleType] = {}
-        self._default_import = aliasing_import()
 
     def load(self, file: Path) -> ModuleType:
         """Run a file, or return its module if it ran before; its exceptions propagate."""
@@ -58,19 +59,23 @@ class PrivateModules:
     ) -> Any:
         file = (module_globals or {}).get("__file__")
         importer = Path(file) if isinstance(file, str) else None
-        local = None
-        if importer is not None and (level or not is_alias(name)):
-            local = resolve_local_import(importer, name, level)
+        alias = None if level else seed_module(name)
+        if alias is not None:
+            return alias if fromlist else _package_with(name, alias)
+        local = None if importer is None else resolve_local_import(importer, name, level)
         if importer is None or local is None:
             if importer is not None and level:
                 name, level = _absolute(importer, name, level), 0
-            return self._default_import(name, module_globals, module_locals, fromlist, level)
+            return builtins.__import__(name, module_globals, module_locals, fromlist or (), level)
         if not fromlist:
             return self._outermost(importer, name)
         module = self._module_at(local)
         for attribute in fromlist:
-            inner = None if hasattr(module, attribute) else _submodule(local, attribute)
-            if inner is not None:
+            if hasattr(module, attribute):
+                continue
+            if (alias := None if level else seed_module(f"{name}.{attribute}")) is not None:
+                setattr(module, attribute, alias)
+            elif (inner := _submodule(local, attribute)) is not None:
                 setattr(module, attribute, self._module_at(inner))
         return module
 
@@ -95,6 +100,20 @@ class PrivateModules:
             inner = module
         assert inner is not None  # noqa: S101 - a name has a part
         return inner
+
+
+def seed_module(name: str) -> ModuleType | None:
+    """Our module for a name such as `environments.agent_loop`; None for any other."""
+    source = MODULES.get(name) if name.startswith("environments.") else None
+    return None if source is None else importlib.import_module(source)
+
+
+def _package_with(name: str, module: ModuleType) -> ModuleType:
+    """`import a.b` binds `a`: a package with this module in it."""
+    package, _, child = name.rpartition(".")
+    outer = ModuleType(package)
+    setattr(outer, child, module)
+    return outer
 
 
 def _submodule(path: Path, name: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""The seeds' name for the verifier's door into the sandbox."""
+"""hermes-agent's `environments.tool_context`."""
 
 from hermes_rl.rewards.tool_context import ToolContext
 

@@ -1,1 +1,0 @@
-"""Bundled environments, each a runnable file, and the seeds' module names as forwards."""

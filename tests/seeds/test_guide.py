@@ -65,6 +65,21 @@ async def test_flags_override_yaml_and_yaml_overrides_config_init(model: SeedMod
     assert {body["model"] for body in model.bodies} == {"flag"}
 
 
+async def test_the_dataset_that_the_configuration_names_is_loaded(model: SeedModel, tmp_path: Path) -> None:
+    rows = [{"asked": f"which number is {number}", "question": "", "answer": str(number)} for number in range(100, 130)]
+    data, output = tmp_path / "data", tmp_path / "output.jsonl"
+    data.mkdir()
+    (data / "validation.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    await hermes_rl(
+        GUIDE, "process", "--env.dataset_name", str(data), "--env.dataset_split", "validation",
+        "--env.prompt_field", "asked", "--env.total_steps", "1", "--env.data_path_to_save_groups", str(output),
+        *QUIET, *openai_flags(model.base_url),
+    )  # fmt: skip
+    [record] = records(output)
+    assert record["item"] in rows
+    assert record["messages"][0][1]["content"].endswith(record["item"]["asked"])
+
+
 async def test_a_dataset_that_cannot_be_loaded_leaves_the_built_in_samples(model: SeedModel, tmp_path: Path) -> None:
     output = tmp_path / "output.jsonl"
     await hermes_rl(

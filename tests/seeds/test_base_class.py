@@ -1,0 +1,137 @@
+"""The base class of the second seed by its own names: tools of a group, server mode, display, metrics."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_rl import APIServerConfig, HermesAgentEnvConfig
+from hermes_rl.environment.loading.loader import load_environment
+from hermes_rl.extensions import SANDBOX_BACKENDS, TOOLSETS
+from hermes_rl.rollout.group import run_group
+from tests.seeds.parts import FIXTURES, records
+from tests.support.environments import FileEnv, opened
+from tests.support.scripted_model import Calls, ScriptedModel, Text, always
+
+
+def made(server_type: str = "openai", **config: Any) -> FileEnv:
+    """An environment that is not open."""
+    endpoint = APIServerConfig.model_validate({"base_url": "http://127.0.0.1:9/v1", "server_type": server_type})
+    return FileEnv(HermesAgentEnvConfig(**config), [endpoint])
+
+
+@pytest.mark.parametrize(("server_type", "managed"), [("openai", False), ("vllm", True), ("sglang", True)])
+def test_the_type_of_the_server_decides_between_plain_and_managed(server_type: str, managed: bool) -> None:
+    assert made(server_type)._use_managed_server() is managed
+
+
+async def test_a_managed_server_without_tokens_is_not_implemented() -> None:
+    with pytest.raises(NotImplementedError, match=r"--openai\.server_type vllm"):
+        async with made().server.managed_server(tokenizer=None):
+            pass
+
+
+def test_the_parser_of_the_configuration_is_the_servers() -> None:
+    assert made(tool_call_parser="mistral").server.tool_parser == "mistral"
+
+
+def test_without_a_name_an_environment_has_that_of_its_class() -> None:
+    assert FileEnv.name is None
+    assert FileEnv.display_name() == "FileEnv"
+
+
+def test_the_toolsets_that_the_seed_names_are_there() -> None:
+    assert {"terminal", "file", "web", "browser", "vision"} <= set(TOOLSETS.names())
+
+
+def test_the_backends_that_the_seed_names_are_there() -> None:
+    assert {"local", "docker", "modal", "daytona", "ssh", "singularity"} <= set(SANDBOX_BACKENDS.names())
+
+
+def test_the_parsers_are_found_by_the_seeds_module(tmp_path: Path) -> None:
+    file = tmp_path / "uses_parsers_env.py"
+    uses = "from environments.tool_call_parsers import get_parser, list_parsers\nassert get_parser('mistral')\n"
+    names = "{'hermes', 'mistral', 'llama3_json', 'qwen', 'deepseek_v3'}"
+    file.write_text(f"{uses}assert {names} <= set(list_parsers())\n{(FIXTURES / 'pytest_env.py').read_text()}")
+    assert load_environment(str(file)).display_name() == "tests-env"
+
+
+def test_before_the_first_group_there_are_no_group_tools() -> None:
+    assert made()._current_group_tools is None
+
+
+async def test_the_tools_of_a_group_are_schemas_and_their_names() -> None:
+    config = {"enabled_toolsets": ["terminal", "file"], "disabled_toolsets": ["file"]}
+    async with ScriptedModel(always(Text("x"))) as model, opened(FileEnv, model, **config) as env:
+        schemas, names = env._resolve_tools_for_group()
+    assert names == {schema["function"]["name"] for schema in schemas} == {"terminal", "process"}
+
+
+def test_a_trajectory_is_shown_with_its_tool_calls_and_long_parts_cut() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "terminal", "arguments": "a" * 201}}
+    messages = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "A", "reasoning_content": "r" * 301, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "t" * 501},
+    ]
+    assert FileEnv._format_trajectory_for_display(messages) == "\n\n".join(
+        [
+            "[SYSTEM]\nS",
+            "[USER]\nU",
+            f"[ASSISTANT thinking]\n{'r' * 300}...",
+            "[ASSISTANT]\nA",
+            f"[TOOL CALL] terminal({'a' * 200}...)",
+            f"[TOOL RESULT] {'t' * 500}...",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("keep", "shown"), [(1, 1), (2, 2), (-1, 3)])
+async def test_so_many_rollouts_of_a_group_are_shown(keep: int, shown: int) -> None:
+    env = made(num_rollouts_per_group_for_logging=keep, group_size=3)
+    messages = [[{"role": "user", "content": str(index)}] for index in range(3)]
+    await env.add_rollouts_for_wandb({"scores": [0.0, 0.5, 1.0], "messages": messages})
+    [group] = env.rollouts_for_wandb
+    assert group == [("[USER]\n0", 0.0), ("[USER]\n1", 0.5), ("[USER]\n2", 1.0)][:shown]
+
+
+async def test_the_oldest_group_makes_room_for_the_newest() -> None:
+    env = made(num_rollouts_to_keep=2)
+    for score in (1.0, 2.0, 3.0):
+        await env.add_rollouts_for_wandb({"scores": [score], "messages": [[{"role": "user", "content": "x"}]]})
+    assert [group[0][1] for group in env.rollouts_for_wandb] == [2.0, 3.0]
+
+
+async def test_rollouts_without_messages_are_shown_by_their_tokens() -> None:
+    class Letters:
+        def decode(self, tokens: list[int]) -> str:
+            return "".join(map(chr, tokens))
+
+    env = made()
+    env.tokenizer = Letters()
+    await env.add_rollouts_for_wandb({"scores": [1.0], "tokens": [[104, 105]]})
+    await env.add_rollouts_for_wandb({"scores": [1.0]})
+    assert [group[0][0] for group in env.rollouts_for_wandb] == ["hi", "(no data)"]
+
+
+async def test_tool_errors_are_counted_and_named_once(tmp_path: Path) -> None:
+    def calls_an_unknown_tool(request: dict[str, Any]) -> Calls | Text:
+        return Text("done") if request["messages"][-1]["role"] == "tool" else Calls([("nothing", json.dumps({"a": 1}))])
+
+    metrics = tmp_path / "metrics.jsonl"
+    async with ScriptedModel(calls_an_unknown_tool) as model, opened(FileEnv, model, metrics_path=metrics) as env:
+        env.note_tool_errors(await run_group(env, {"number": 1}, size=1))
+        [error] = env._tool_error_buffer
+        await env.wandb_log({"train/mine": 1})
+        await env.wandb_log()
+    assert {name: error[name] for name in ("turn", "tool", "args")} == {
+        "turn": 1,
+        "tool": "nothing",
+        "args": '{"a": 1}',
+    }
+    assert "unknown tool" in error["error"] and "unknown tool" in error["result"]
+    first, second = records(metrics)
+    assert (first["train/mine"], first["train/tool_errors_count"], second["train/tool_errors_count"]) == (1, 1, 0)
+    assert first["train/tool_error_details"].startswith('[turn 1] nothing({"a": 1}) -> unknown tool')

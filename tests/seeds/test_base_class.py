@@ -62,7 +62,7 @@ def test_before_the_first_group_there_are_no_group_tools() -> None:
 
 
 async def test_the_tools_of_a_group_are_schemas_and_their_names() -> None:
-    config = {"enabled_toolsets": ["terminal", "file"], "disabled_toolsets": ["file"]}
+    config: dict[str, Any] = {"enabled_toolsets": ["terminal", "file"], "disabled_toolsets": ["file"]}
     async with ScriptedModel(always(Text("x"))) as model, opened(FileEnv, model, **config) as env:
         schemas, names = env._resolve_tools_for_group()
     assert names == {schema["function"]["name"] for schema in schemas} == {"terminal", "process"}
@@ -70,7 +70,7 @@ async def test_the_tools_of_a_group_are_schemas_and_their_names() -> None:
 
 def test_a_trajectory_is_shown_with_its_tool_calls_and_long_parts_cut() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "terminal", "arguments": "a" * 201}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "U"},
         {"role": "assistant", "content": "A", "reasoning_content": "r" * 301, "tool_calls": [call]},

@@ -38,7 +38,10 @@ def functions_in(path: Path) -> set[str]:
 
 
 def fields() -> list[tuple[type[BaseModel], list[str]]]:
-    models = {"Fields of HermesAgentEnvConfig": HermesAgentEnvConfig, "The trainer": TrainerSettings}
+    models: dict[str, type[BaseModel]] = {
+        "Fields of HermesAgentEnvConfig": HermesAgentEnvConfig,
+        "The trainer": TrainerSettings,
+    }
     return [(models[heading], cells) for heading, cells in rows() if heading in models and len(cells) == 5]
 
 

@@ -535,14 +535,22 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Store some rollouts of a group as readable text for display."""
         config = self.config
         keep = config.num_rollouts_per_group_for_logging
-        rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
+        scores = scored_data["scores"] if keep == -1 else scored_data["scores"][:keep]
         self.rollouts_for_wandb.append(
-            [
-                (self._format_trajectory_for_display(messages), score)
-                for messages, score in (rows if keep == -1 else rows[:keep])
-            ]
+            [(self._display_text(scored_data, row), score) for row, score in enumerate(scores)]
         )
         del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
+
+    def _display_text(self, scored_data: Mapping[str, Any], row: int) -> str:
+        """A row as its messages, else as its decoded tokens."""
+        for column, show in (("messages", self._format_trajectory_for_display), ("tokens", self._decode)):
+            values = scored_data.get(column) or ()
+            if row < len(values) and values[row]:
+                return show(values[row])
+        return "(no data)"
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(tokens)) if self.tokenizer is not None else "(no data)"
 
     @staticmethod
     def _format_trajectory_for_display(messages: Sequence[Message]) -> str:

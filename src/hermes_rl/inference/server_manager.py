@@ -35,6 +35,10 @@ from hermes_rl.inference.tokens.factory import chat_format
 T = TypeVar("T")
 
 
+class NoTokensError(ConfigError, NotImplementedError):
+    """The endpoints return no tokens. Files written for the seeds catch NotImplementedError and use plain chat."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Seconds between retries, and how long a failed endpoint is skipped while there are others."""
@@ -191,7 +195,7 @@ class ServerManager:
         if preserve_think_blocks is not None:
             settings = replace(settings, keep_reasoning=preserve_think_blocks)
         if not self.returns_tokens:
-            raise ConfigError(
+            raise NoTokensError(
                 "exact tokens come from a vLLM or SGLang server, or from hermes-rl's own trainer: "
                 "pass --openai.server_type vllm (or sglang) for each endpoint"
             )

@@ -50,6 +50,10 @@ class RetryPolicy:
         return backoff_seconds(attempt, initial=self.first_wait, maximum=self.max_wait)
 
 
+class NoTokensError(ConfigError, NotImplementedError):
+    """The endpoints return no token ids; Atropos raises NotImplementedError here, and authors catch it."""
+
+
 class ServerManager:
     """Use as `async with`. Endpoints are opened on first use, on the event loop that uses them.
 
@@ -191,7 +195,7 @@ class ServerManager:
         if preserve_think_blocks is not None:
             settings = replace(settings, keep_reasoning=preserve_think_blocks)
         if not self.returns_tokens:
-            raise ConfigError(
+            raise NoTokensError(
                 "exact tokens come from a vLLM or SGLang server, or from hermes-rl's own trainer: "
                 "pass --openai.server_type vllm (or sglang) for each endpoint"
             )

@@ -51,7 +51,7 @@ from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup
 from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash, get_sampler
-from hermes_rl.rollout.token_requirements import load_run_tokenizer
+from hermes_rl.rollout.token_requirements import load_named_tokenizer, load_run_tokenizer
 from hermes_rl.rollout.transcript import transcript
 from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.pool import SandboxPool
@@ -124,7 +124,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         get_parser(config.tool_call_parser)
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
-        """Set when open and the endpoints return exact tokens; None in chat mode."""
+        """Set when open. None in chat mode, unless the environment has its own rollouts and names a tokenizer."""
         self.gateway: GatewayServer | None = None
         """Model endpoint of an external agent, set when open; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
@@ -289,6 +289,9 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
             if self.server.returns_tokens:
                 self.tokenizer = await asyncio.to_thread(load_run_tokenizer, config, self.server)
+            elif self.overrides("collect_trajectory") or self.overrides("collect_trajectories"):
+                # Atropos' environments tokenize the text of chats themselves.
+                self.tokenizer = await asyncio.to_thread(load_named_tokenizer, config, self.server)
             await self.server.wait_until_ready(max(endpoint.ready_timeout for endpoint in self.server.configs))
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.toolset_selection.candidates(), config.tool_settings)

@@ -39,18 +39,28 @@ def load_run_tokenizer(config: HermesAgentEnvConfig, server: ServerManager) -> A
     return tokenizer
 
 
+def load_named_tokenizer(config: BaseEnvConfig, server: ServerManager) -> Any:
+    """The tokenizer that the settings name; None when they name none."""
+    named = _named_tokenizers(config, server.configs)
+    return load_tokenizer(tokenizer_name(config, server.configs)) if named else None
+
+
 def tokenizer_name(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) -> str:
     """The run's tokenizer: from the endpoints' settings, else the environment's, else the model name."""
-    names = sorted({server.tokenizer_name for server in servers} - {UNSET_TOKENIZER})
-    if not names and config.tokenizer_name != BaseEnvConfig.model_fields["tokenizer_name"].default:
-        names = [config.tokenizer_name]
-    names = names or sorted({server.model_name for server in servers})
+    names = _named_tokenizers(config, servers) or sorted({server.model_name for server in servers})
     if len(names) != 1:
         raise ConfigError(
             f"the endpoints have different tokenizers: {', '.join(names)}; one run samples from one model, "
             "so set one with --env.tokenizer_name"
         )
     return names[0]
+
+
+def _named_tokenizers(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) -> list[str]:
+    names = sorted({server.tokenizer_name for server in servers} - {UNSET_TOKENIZER})
+    if not names and config.tokenizer_name != BaseEnvConfig.model_fields["tokenizer_name"].default:
+        names = [config.tokenizer_name]
+    return names
 
 
 def format_settings(config: HermesAgentEnvConfig) -> FormatSettings:

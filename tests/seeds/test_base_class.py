@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from hermes_rl import APIServerConfig, HermesAgentEnvConfig
-from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.extensions import SANDBOX_BACKENDS, TOOLSETS
 from hermes_rl.rollout.group import run_group
-from tests.seeds.parts import FIXTURES, records
+from tests.seeds.parts import records
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, ScriptedModel, Text, always
 
@@ -47,14 +46,6 @@ def test_the_toolsets_that_the_seed_names_are_there() -> None:
 
 def test_the_backends_that_the_seed_names_are_there() -> None:
     assert {"local", "docker", "modal", "daytona", "ssh", "singularity"} <= set(SANDBOX_BACKENDS.names())
-
-
-def test_the_parsers_are_found_by_the_seeds_module(tmp_path: Path) -> None:
-    file = tmp_path / "uses_parsers_env.py"
-    uses = "from environments.tool_call_parsers import get_parser, list_parsers\nassert get_parser('mistral')\n"
-    names = "{'hermes', 'mistral', 'llama3_json', 'qwen', 'deepseek_v3'}"
-    file.write_text(f"{uses}assert {names} <= set(list_parsers())\n{(FIXTURES / 'pytest_env.py').read_text()}")
-    assert load_environment(str(file)).display_name() == "tests-env"
 
 
 def test_before_the_first_group_there_are_no_group_tools() -> None:

@@ -57,6 +57,16 @@ async def test_process(file: Path, way: str, model: SeedModel, tokenizer: Path, 
     assert [record["scores"] for record in records(output)] == [[1.0, 1.0]]
 
 
+async def test_rollouts_of_the_base_class_go_on_where_chats_are_tokenized(
+    model: SeedModel, tokenizer: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "output.jsonl"
+    flags = ("--env.total_steps", "1", "--env.use_wandb", "false", "--env.data_path_to_save_groups", str(output))
+    named = ("--env.tokenizer_name", str(tokenizer), *openai_flags(model.base_url))
+    await hermes_rl(FIXTURES / "group_super_env.py", "process", *flags, *named)
+    assert records(output)[0]["scores"] == [1.0] * 4
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_evaluate(file: Path, way: str, model: SeedModel, tokenizer: Path, tmp_path: Path) -> None:

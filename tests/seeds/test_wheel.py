@@ -49,5 +49,7 @@ async def test_files_run_from_an_installed_wheel(installed: Path, model: SeedMod
         await asyncio.to_thread(ran, *words, *flags, *openai_flags(model.base_url), folder=tmp_path)
     assert records(tmp_path / "python.jsonl")[0]["scores"] == [1.0]
     assert records(tmp_path / "hermes-rl.jsonl")[0]["scores"] == [1.0]
-    where = ran(installed / "python", "-c", "import hermes_rl; print(hermes_rl.__file__)", folder=tmp_path)
-    assert str(installed.parent) in where
+    places = "import atroposlib, hermes_rl; print(atroposlib.__spec__.origin, hermes_rl.__file__)"
+    origin, _, package = ran(installed / "python", "-c", places, folder=tmp_path).strip().partition(" ")
+    assert origin == "hermes-rl"
+    assert Path(package).is_relative_to(installed.parent)

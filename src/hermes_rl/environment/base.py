@@ -124,7 +124,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         get_parser(config.tool_call_parser)
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
-        """Set when open and the endpoints return exact tokens; None in chat mode."""
+        """Set when open; None in chat mode, unless the environment makes its own rollouts and the settings name one."""
         self.gateway: GatewayServer | None = None
         """Model endpoint of an external agent, set when open; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
@@ -287,7 +287,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 await opened.enter_async_context(follow_endpoint_file(self.server, Path(config.engines_file)))
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
-            if self.server.returns_tokens:
+            if self.server.returns_tokens or self.makes_own_rollouts:
                 self.tokenizer = await asyncio.to_thread(load_run_tokenizer, config, self.server)
             await self.server.wait_until_ready(max(endpoint.ready_timeout for endpoint in self.server.configs))
             toolsets = await opened.enter_async_context(
@@ -356,7 +356,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             held_out=held_out,
             shard=config.shard,
             shards=config.shards,
-            allows_backlog=self.overrides("collect_trajectory") or self.overrides("collect_trajectories"),
+            allows_backlog=self.makes_own_rollouts,
         )
 
     async def _author_next_item(self) -> Any:
@@ -423,6 +423,10 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     def overrides(self, method: str) -> bool:
         """Whether the environment has its own version of a method of this class."""
         return getattr(type(self), method) is not getattr(HermesAgentBaseEnv, method)
+
+    @property
+    def makes_own_rollouts(self) -> bool:
+        return self.overrides("collect_trajectories") or self.overrides("collect_trajectory")
 
     @property
     def has_reward(self) -> bool:
@@ -535,14 +539,22 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Store some rollouts of a group as readable text for display."""
         config = self.config
         keep = config.num_rollouts_per_group_for_logging
-        rows = list(zip(scored_data.get("messages") or [], scored_data["scores"], strict=False))
+        scores = scored_data["scores"] if keep == -1 else scored_data["scores"][:keep]
         self.rollouts_for_wandb.append(
-            [
-                (self._format_trajectory_for_display(messages), score)
-                for messages, score in (rows if keep == -1 else rows[:keep])
-            ]
+            [(self._display_text(scored_data, row), score) for row, score in enumerate(scores)]
         )
         del self.rollouts_for_wandb[: -config.num_rollouts_to_keep or None]
+
+    def _display_text(self, scored_data: Mapping[str, Any], row: int) -> str:
+        """A row as its messages, else as its decoded tokens."""
+        for column, show in (("messages", self._format_trajectory_for_display), ("tokens", self._decode)):
+            values = scored_data.get(column) or ()
+            if row < len(values) and values[row]:
+                return show(values[row])
+        return "(no data)"
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(tokens)) if self.tokenizer is not None else "(no data)"
 
     @staticmethod
     def _format_trajectory_for_display(messages: Sequence[Message]) -> str:

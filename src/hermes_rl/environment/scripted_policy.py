@@ -33,6 +33,7 @@ class ScriptedPolicy:
     """Plays a script once. After the last step it returns empty text, which ends the rollout."""
 
     context_tokens: int | None = None
+    returns_tokens = False
 
     def __init__(self, steps: Sequence[Step | Reply]) -> None:
         self.configs: list[APIServerConfig] = []

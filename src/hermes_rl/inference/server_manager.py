@@ -54,6 +54,10 @@ class RetryPolicy:
         return backoff_seconds(attempt, initial=self.first_wait, maximum=self.max_wait)
 
 
+class NoTokensError(ConfigError, NotImplementedError):
+    """The endpoints return no token ids; Atropos raises NotImplementedError here, and authors catch it."""
+
+
 class ServerManager:
     """Use as `async with`. Endpoints are opened on first use, on the event loop that uses them.
 

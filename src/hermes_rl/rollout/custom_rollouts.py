@@ -224,7 +224,7 @@ class Parts:
         rollout = base.rollout if base else self._rollout(plan, result, score)
         if not base or base.rollout.sequences == () or not _same_tokens(row, base.rollout.sequences):
             sequences = self._recorded(row)
-            no_tokens = not sequences and env.tokenizer is not None
+            no_tokens = not sequences and env.server.returns_tokens
             rollout = replace(
                 rollout,
                 sequences=sequences,

@@ -156,7 +156,7 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
 @asynccontextmanager
 async def _policy(env: Environment) -> AsyncIterator[ChatServer]:
     """The server the agent talks to: one that records tokens if the endpoints return them, else a plain session."""
-    if env.tokenizer is None:
+    if not env.server.returns_tokens:
         yield env.server.session()
     else:
         async with env.server.managed_server(env.tokenizer, settings=format_settings(env.config)) as managed:

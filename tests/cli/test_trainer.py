@@ -34,7 +34,7 @@ def test_an_unknown_field_of_a_file_is_refused_with_the_nearest(
 ) -> None:
     (tmp_path / "run.yaml").write_text("tinker: {learning_rat: 1}\n")
     assert run_click(hermes_rl, ["trainer", "--config", str(tmp_path / "run.yaml")], "hermes-rl") == 2
-    assert "did you mean 'learning_rate'" in capsys.readouterr().err
+    assert "did you mean: learning_rat → learning_rate" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_said_before_anything_is_asked(

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from hermes_rl.console.config_options import TRACE
-from hermes_rl.console.run_command import run_async, warn
+from hermes_rl.console.live_display import warn
+from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.secrets import is_literal, resolve_key

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from hermes_rl.cli.progress import progress
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.cleanup.plan import CleanupPlan, DiskItem, ItemKind, Selection, disk_bytes, plan

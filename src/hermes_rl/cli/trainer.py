@@ -20,9 +20,9 @@ from hermes_rl.console.config_options import (
     trace_option,
     warn_about_literal_secrets,
 )
-from hermes_rl.console.live_display import console, live_panel
+from hermes_rl.console.live_display import console, live_panel, warn
 from hermes_rl.console.panel import Panel
-from hermes_rl.console.run_command import run_async, warn
+from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.tracing.setup import Tracing, traced

@@ -58,9 +58,14 @@ def live_panel(screen: "Console", panel: Panel) -> Iterator[LiveDisplay]:
 
 
 def write_line(line: str) -> None:
-    """Print a line to standard error, for use without a terminal."""
+    """Print a line to standard error, above the live panel if there is one."""
     sys.stderr.write(" ".join(line.splitlines()).rstrip() + "\n")
     sys.stderr.flush()
+
+
+def warn(problem: str) -> None:
+    """Print a warning to standard error, on one line."""
+    write_line(f"warning: {problem}")
 
 
 def shorten(text: str) -> str:

@@ -57,7 +57,3 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 2_500, 100)
-
-
-def warn(problem: str) -> None:
-    click.echo(f"warning: {problem}", err=True)

@@ -51,7 +51,7 @@ from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup
 from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash, get_sampler
-from hermes_rl.rollout.token_requirements import load_named_tokenizer, load_run_tokenizer
+from hermes_rl.rollout.token_requirements import load_run_tokenizer
 from hermes_rl.rollout.transcript import transcript
 from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.pool import SandboxPool
@@ -124,7 +124,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         get_parser(config.tool_call_parser)
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
-        """Set when open. None in chat mode, unless the environment has its own rollouts and names a tokenizer."""
+        """Set when open; None in chat mode, unless the environment makes its own rollouts and the settings name one."""
         self.gateway: GatewayServer | None = None
         """Model endpoint of an external agent, set when open; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
@@ -287,11 +287,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 await opened.enter_async_context(follow_endpoint_file(self.server, Path(config.engines_file)))
             if config.user_endpoint is not None:
                 self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
-            if self.server.returns_tokens:
+            if self.server.returns_tokens or self.makes_own_rollouts:
                 self.tokenizer = await asyncio.to_thread(load_run_tokenizer, config, self.server)
-            elif self.overrides("collect_trajectory") or self.overrides("collect_trajectories"):
-                # Atropos' environments tokenize the text of chats themselves.
-                self.tokenizer = await asyncio.to_thread(load_named_tokenizer, config, self.server)
             await self.server.wait_until_ready(max(endpoint.ready_timeout for endpoint in self.server.configs))
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.toolset_selection.candidates(), config.tool_settings)
@@ -359,7 +356,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             held_out=held_out,
             shard=config.shard,
             shards=config.shards,
-            allows_backlog=self.overrides("collect_trajectory") or self.overrides("collect_trajectories"),
+            allows_backlog=self.makes_own_rollouts,
         )
 
     async def _author_next_item(self) -> Any:
@@ -426,6 +423,10 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     def overrides(self, method: str) -> bool:
         """Whether the environment has its own version of a method of this class."""
         return getattr(type(self), method) is not getattr(HermesAgentBaseEnv, method)
+
+    @property
+    def makes_own_rollouts(self) -> bool:
+        return self.overrides("collect_trajectories") or self.overrides("collect_trajectory")
 
     @property
     def has_reward(self) -> bool:

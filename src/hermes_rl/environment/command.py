@@ -23,7 +23,8 @@ from hermes_rl.console.config_options import (
     trace_option,
     warn_about_literal_secrets,
 )
-from hermes_rl.console.run_command import run_async, run_click, show_error, warn
+from hermes_rl.console.live_display import warn
+from hermes_rl.console.run_command import run_async, run_click, show_error
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock

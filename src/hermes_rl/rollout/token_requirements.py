@@ -32,22 +32,22 @@ def require_exact_tokens(config: HermesAgentEnvConfig, servers: Sequence[APIServ
 
 
 def load_run_tokenizer(config: HermesAgentEnvConfig, server: ServerManager) -> Any:
-    """Load the run's tokenizer, and reject unsupported format or sampling settings before the first rollout."""
+    """Load the run's tokenizer, and reject unsupported format or sampling settings before the first rollout.
+
+    In chat mode only author code needs one, so it is loaded if the settings name it; else None.
+    """
+    if not server.returns_tokens and not _configured_names(config, server.configs):
+        return None
     tokenizer = load_tokenizer(tokenizer_name(config, server.configs))
-    server.get_format(tokenizer, format_settings(config))
-    _sampling_request(config)
+    if server.returns_tokens:
+        server.get_format(tokenizer, format_settings(config))
+        _sampling_request(config)
     return tokenizer
-
-
-def load_named_tokenizer(config: BaseEnvConfig, server: ServerManager) -> Any:
-    """The tokenizer that the settings name; None when they name none."""
-    named = _named_tokenizers(config, server.configs)
-    return load_tokenizer(tokenizer_name(config, server.configs)) if named else None
 
 
 def tokenizer_name(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) -> str:
     """The run's tokenizer: from the endpoints' settings, else the environment's, else the model name."""
-    names = _named_tokenizers(config, servers) or sorted({server.model_name for server in servers})
+    names = _configured_names(config, servers) or sorted({server.model_name for server in servers})
     if len(names) != 1:
         raise ConfigError(
             f"the endpoints have different tokenizers: {', '.join(names)}; one run samples from one model, "
@@ -56,7 +56,7 @@ def tokenizer_name(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) ->
     return names[0]
 
 
-def _named_tokenizers(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) -> list[str]:
+def _configured_names(config: BaseEnvConfig, servers: Sequence[APIServerConfig]) -> list[str]:
     names = sorted({server.tokenizer_name for server in servers} - {UNSET_TOKENIZER})
     if not names and config.tokenizer_name != BaseEnvConfig.model_fields["tokenizer_name"].default:
         names = [config.tokenizer_name]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.extensions import SINKS
 from hermes_rl.sinks.wandb_sink import wandb_is_set_up

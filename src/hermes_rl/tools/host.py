@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.observation import observe
 from hermes_rl.sandbox.pool import SandboxPool

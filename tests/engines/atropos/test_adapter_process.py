@@ -111,7 +111,7 @@ async def test_evaluate_writes_the_report_of_the_environment(
     [
         (["--openai.server_type", "openai"], "it does not return the tokens it sampled"),
         (["--openai.base_url", ""], "No inference endpoint is configured"),
-        (["--testing", "true"], "choose their own endpoints"),
+        (["--testing", "true"], "there is no mock model"),
     ],
 )
 async def test_what_cannot_be_trained_on_is_refused_before_the_first_rollout(

@@ -74,12 +74,6 @@ REASONS = {
     "no_package_near_env.py": "near.py imports no_such_package, which is not installed",
 }
 
-NEEDS_BASE_ENV = pytest.mark.xfail(
-    importlib.util.find_spec("hermes_rl.environment.compat.base_env") is None,
-    reason="BaseEnv is not ours yet",
-    strict=True,
-)
-
 
 @pytest.fixture
 def folder(home: Path) -> Path:
@@ -108,7 +102,7 @@ async def test_the_listing_tells_what_can_be_selected_and_why_the_rest_cannot() 
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("name", [pytest.param("recipe", marks=NEEDS_BASE_ENV), *sorted(SELECTABLE - {"recipe"})])
+@pytest.mark.parametrize("name", sorted(SELECTABLE))
 async def test_what_is_listed_can_be_selected(name: str) -> None:
     answer = await selected(name)
     assert "error" not in answer, answer

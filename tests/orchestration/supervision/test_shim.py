@@ -110,6 +110,13 @@ def test_a_key_that_the_part_prints_is_not_in_its_log(kept: Kept) -> None:
     assert keeper.log.read_text() == "key **********\n"
 
 
+def test_a_stored_key_that_the_part_prints_is_not_in_its_log(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("MY_JUDGE_KEY=sk-of-the-project\nMODE=very-verbose\n")
+    keeper = kept("print('sk-of-the-project very-verbose')")
+    keeper.process.wait(30)
+    assert keeper.log.read_text() == "********** very-verbose\n"
+
+
 def test_a_signal_that_ended_the_part_is_noted(kept: Kept) -> None:
     keeper = kept(FOREVER)
     keeper.part().signal(signal.SIGKILL)

@@ -108,6 +108,8 @@ async def test_an_evaluation_with_loops_threads_and_deadlines_of_its_own(model: 
         "eval/pass_rate_hard": 0.0,
         "eval/pass_rate": 0.5,
     }
+    streamed = [json.loads(line) for line in (tmp_path / "environments/logs/samples.jsonl").read_text().splitlines()]
+    assert {task["task_name"]: task["reward"] for task in streamed} == {"reward-file": 1.0, "exit-code": 0.0}
 
 
 async def test_a_judge_with_a_fallback(model: ScriptedModel, tmp_path: Path, web: list[str]) -> None:

@@ -27,7 +27,7 @@ class BaseEnv(HermesAgentBaseEnv[Item, Config]):
         testing: bool = False,
     ) -> None:
         super().__init__(config, server_configs, slurm, testing)
-        if not (self.overrides("collect_trajectories") or self.overrides("collect_trajectory")):
+        if not self.makes_own_rollouts:
             raise ConfigError(
                 f"{type(self).__name__} does not say how its rollouts are made: define collect_trajectories or "
                 "collect_trajectory, or derive it from HermesAgentBaseEnv and define format_prompt and compute_reward"

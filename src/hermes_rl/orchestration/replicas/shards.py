@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import resolve_key

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hermes_rl.agent.limits import ResultBudget
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import ConfigError, EndpointError, SandboxError
@@ -23,6 +24,7 @@ from tests.support.scripted_model import Calls, RawMessage, ScriptedModel, Statu
 DONE = Text("done")
 PROMPT: list[Message] = [{"role": "user", "content": "go"}]
 TOOLS = all_tools()
+SMALL = ResultBudget(per_result=1000, per_turn=1000, preview=100)
 SCHEMAS = [tool.schema for tool in TOOLS.values()]
 
 
@@ -231,6 +233,13 @@ async def test_the_parser_is_the_servers_unless_one_is_given(host: ToolHost) -> 
         server.tool_parser = "mistral"
         result = await HermesAgentLoop(server, SCHEMAS, set(TOOLS)).run(PROMPT)
     assert len(result.tool_uses) == 1
+
+
+async def test_a_budget_of_its_own_limits_the_results(host: ToolHost) -> None:
+    long = Calls([call("seq 1 2000")])
+    shown = [len((await run(long, budget_config=budget))[0].messages[2]["content"]) for budget in (None, SMALL)]
+    assert shown[0] > 8000
+    assert shown[1] < 2000
 
 
 async def test_a_dead_sandbox_raises_and_cancels_the_other_calls_of_the_turn(host: ToolHost) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from hermes_rl import tracing
 from hermes_rl.agent.compaction import Compaction, estimate_tokens
-from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN, MIN_ANSWER_TOKENS, AgentLimits
+from hermes_rl.agent.limits import CHARACTERS_PER_TOKEN, MIN_ANSWER_TOKENS, AgentLimits, ResultBudget
 from hermes_rl.agent.reasoning import split_reasoning
 from hermes_rl.agent.result import AgentResult, ToolError
 from hermes_rl.agent.result_spilling import ToolResult, fit_to_budget
@@ -63,6 +63,7 @@ class HermesAgentLoop:
         temperature: float = 1.0,
         max_tokens: int | None = None,
         extra_body: dict[str, Any] | None = None,
+        budget_config: ResultBudget | None = None,
         *,
         session: ToolSession | None = None,
         tool_call_parser: str | None = None,
@@ -88,7 +89,7 @@ class HermesAgentLoop:
             if value is not None:
                 self._parameters[name] = value
         self._max_tokens = max_tokens
-        self._results = self.limits.results.scaled_to(self.limits.context_tokens)
+        self._results = (budget_config or self.limits.results).scaled_to(self.limits.context_tokens)
         self._next_user_message = next_user_message
         self._compaction = compaction
         self._session = session

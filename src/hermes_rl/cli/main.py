@@ -5,7 +5,8 @@ from importlib import import_module
 
 import click
 
-from hermes_rl.console.run_command import run_click, warn
+from hermes_rl.console.live_display import warn
+from hermes_rl.console.run_command import run_click
 from hermes_rl.core.keys import load_keys
 from hermes_rl.environment.modes import MODES
 from hermes_rl.version import __version__

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import click
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 

@@ -584,7 +584,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     @classmethod
     def cli(cls) -> None:
         """The command line of this environment: process, evaluate and serve."""
-        from hermes_rl.console.run_command import warn
+        from hermes_rl.console.live_display import warn
         from hermes_rl.environment.command import run_command
 
         load_keys(warn)

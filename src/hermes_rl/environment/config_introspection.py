@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core import fast_json
 from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.config_schema import describe_model

@@ -35,10 +35,6 @@ from hermes_rl.inference.tokens.factory import chat_format
 T = TypeVar("T")
 
 
-class NoTokensError(ConfigError, NotImplementedError):
-    """The endpoints return no tokens. Files written for the seeds catch NotImplementedError and use plain chat."""
-
-
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Seconds between retries, and how long a failed endpoint is skipped while there are others."""

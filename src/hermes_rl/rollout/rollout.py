@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from hermes_rl import tracing
-from hermes_rl.agent.limits import AgentLimits, ResultBudget
+from hermes_rl.agent.limits import AgentLimits
 from hermes_rl.agent.loop import ChatServer, HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.author_code import describe_error
@@ -222,12 +222,7 @@ def agent_limits(config: HermesAgentEnvConfig, endpoint_context: int | None) -> 
         deadline=config.rollout_deadline or config.worker_timeout * POLICY_SHARE,
         context_tokens=config.max_context_tokens or endpoint_context,
         tool_deadline=config.max_terminal_timeout + TOOL_GRACE,
-        results=ResultBudget(
-            per_result=config.default_result_size_chars,
-            per_turn=config.turn_budget_chars,
-            preview=config.preview_size_chars,
-            overrides={"read_file": None, **config.tool_result_overrides},
-        ),
+        results=config.build_budget_config(),
     )
 
 

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from hermes_rl.console.run_command import warn
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.keys import load_keys
 from hermes_rl.environment.atropos_adapter.adapter import atropos_environment

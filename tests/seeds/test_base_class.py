@@ -1,4 +1,4 @@
-"""The base class of the second seed by its own names: tools of a group, server mode, display, metrics."""
+"""The base class of the second seed by its own names: tools of a group, display, metrics."""
 
 import json
 from pathlib import Path
@@ -14,15 +14,9 @@ from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, ScriptedModel, Text, always
 
 
-def made(server_type: str = "openai", **config: Any) -> FileEnv:
+def made(**config: Any) -> FileEnv:
     """An environment that is not open."""
-    endpoint = APIServerConfig.model_validate({"base_url": "http://127.0.0.1:9/v1", "server_type": server_type})
-    return FileEnv(HermesAgentEnvConfig(**config), [endpoint])
-
-
-@pytest.mark.parametrize(("server_type", "managed"), [("openai", False), ("vllm", True), ("sglang", True)])
-def test_the_type_of_the_server_decides_between_plain_and_managed(server_type: str, managed: bool) -> None:
-    assert made(server_type)._use_managed_server() is managed
+    return FileEnv(HermesAgentEnvConfig(**config), [APIServerConfig(base_url="http://127.0.0.1:9/v1")])
 
 
 async def test_a_managed_server_without_tokens_is_not_implemented() -> None:
@@ -57,26 +51,6 @@ async def test_the_tools_of_a_group_are_schemas_and_their_names() -> None:
     async with ScriptedModel(always(Text("x"))) as model, opened(FileEnv, model, **config) as env:
         schemas, names = env._resolve_tools_for_group()
     assert names == {schema["function"]["name"] for schema in schemas} == {"terminal", "process"}
-
-
-def test_a_trajectory_is_shown_with_its_tool_calls_and_long_parts_cut() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "terminal", "arguments": "a" * 201}}
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "S"},
-        {"role": "user", "content": "U"},
-        {"role": "assistant", "content": "A", "reasoning_content": "r" * 301, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "t" * 501},
-    ]
-    assert FileEnv._format_trajectory_for_display(messages) == "\n\n".join(
-        [
-            "[SYSTEM]\nS",
-            "[USER]\nU",
-            f"[ASSISTANT thinking]\n{'r' * 300}...",
-            "[ASSISTANT]\nA",
-            f"[TOOL CALL] terminal({'a' * 200}...)",
-            f"[TOOL RESULT] {'t' * 500}...",
-        ]
-    )
 
 
 @pytest.mark.parametrize(("keep", "shown"), [(1, 1), (2, 2), (-1, 3)])

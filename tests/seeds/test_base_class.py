@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import APIServerConfig, HermesAgentEnvConfig
+from hermes_rl import AgentResult, APIServerConfig, HermesAgentEnvConfig, ToolContext
 from hermes_rl.extensions import SANDBOX_BACKENDS, TOOLSETS
 from hermes_rl.rollout.group import run_group
+from hermes_rl.store.records import group_to_record
 from tests.seeds.parts import records
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import Calls, ScriptedModel, Text, always
@@ -40,6 +41,20 @@ def test_the_toolsets_that_the_seed_names_are_there() -> None:
 
 def test_the_backends_that_the_seed_names_are_there() -> None:
     assert {"local", "docker", "modal", "daytona", "ssh", "singularity"} <= set(SANDBOX_BACKENDS.names())
+
+
+async def test_an_item_may_be_a_tuple() -> None:
+    class Pairs(FileEnv):
+        def format_prompt(self, item: Any) -> str:
+            return f"add {item[0]} and {item[1]}"
+
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+            return float(result.final_response == str(sum(item)))
+
+    async with ScriptedModel(always(Text("7"))) as model, opened(Pairs, model) as env:
+        group = await run_group(env, (3, 4), size=1)
+    assert group.scores == [1.0]
+    assert json.loads(json.dumps(group_to_record(group)))["item"] == [3, 4]
 
 
 def test_before_the_first_group_there_are_no_group_tools() -> None:

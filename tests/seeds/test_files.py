@@ -6,12 +6,11 @@ give half of the reward there, so a score of 1.0 shows that their own code made 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from hermes_rl.store.database.store import Store, open_store
+from hermes_rl.store.database.store import Store
 from tests.seeds.parts import FIXTURES, MODEL, SeedModel, hermes_rl, openai_flags, python, records, serve
 from tests.serving.parts import groups, train, trainer, until
 from tests.support.token_servers import logprob_of
@@ -26,12 +25,6 @@ SERVED_BY_PYTHON = ("base_env_managed", "guide_env")
 
 # Each starts a process that imports much.
 pytestmark = pytest.mark.timeout(200)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(tmp_path / "store.db") as opened:
-        yield opened
 
 
 def endpoint(file: Path, model: SeedModel, tokenizer: Path) -> tuple[str, ...]:

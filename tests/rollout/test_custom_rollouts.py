@@ -279,8 +279,11 @@ async def test_an_own_group_may_change_scores_drop_rows_and_fail_partly() -> Non
         (1, 2.0, None),
         (2, 1.0, "not_returned"),
     ]
+    # Its code is not written for a group without scores, which is None.
     broken = await chat(lambda _: Status(500), Ranks, size=3)
-    assert causes(broken) == {"environment/collect_trajectories": 3}
+    assert causes(broken) == {"endpoint/http_500": 3}
+    assert broken.rollouts[0].failure is not None
+    assert "then collect_trajectories raised TypeError" in broken.rollouts[0].failure.message
 
 
 async def test_own_groups_may_call_collect_trajectory_themselves_with_different_seeds() -> None:
@@ -321,6 +324,22 @@ async def test_an_evaluation_asks_an_own_group_for_its_samples(tmp_path: Path) -
     assert len(group.rollouts) == 3
 
 
+async def test_an_own_group_sees_its_tools_in_evaluations_too(tmp_path: Path) -> None:
+    seen: list[set[str] | None] = []
+
+    class Looks(FileEnv):
+        async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+            seen.append(self._current_group_tools and self._current_group_tools[1])
+            return {"scores": [1.0]}, []
+
+    folder = str(tmp_path)
+    async with ScriptedModel(lambda _: Text("")) as model, opened(Looks, model, data_dir_to_save_evals=folder) as env:
+        await env.collect_groups({"number": 1})
+        await env.run_evaluate()
+    assert len(seen) == 6
+    assert all(names is not None and "terminal" in names for names in seen)
+
+
 async def test_several_groups_and_a_backlog(tmp_path: Path) -> None:
     class TwoGroups(FileEnv):
         async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
@@ -345,6 +364,25 @@ async def test_several_groups_and_a_backlog(tmp_path: Path) -> None:
     ):
         await generate_groups(env, path, resume=True)
     assert [group.item["number"] for group in read_groups(path)][8::2] == [3, 1003]
+
+
+async def test_a_backlog_of_an_evaluation_is_not_trained_on(tmp_path: Path) -> None:
+    class Postpones(FileEnv):
+        async def collect_trajectory(self, item: Any) -> tuple[Any, list[Any]]:
+            return {"scores": 1.0}, [item]
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            await super().evaluate(*args, **kwargs)
+            assert not self.has_backlog
+
+    folder = str(tmp_path)
+    async with (
+        ScriptedModel(lambda _: Text("")) as model,
+        opened(Postpones, model, data_dir_to_save_evals=folder) as env,
+    ):
+        await env.run_evaluate()
+        await env.collect_groups({"number": 1})
+        assert env.has_backlog
 
 
 async def test_values_the_trainer_does_not_use_stay_in_the_record() -> None:

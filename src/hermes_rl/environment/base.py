@@ -473,6 +473,10 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     def _current_group_tools(self, tools: GroupTools | None) -> None:
         _group_tools.set((self, tools))
 
+    def set_group_tools(self, schemas: list[dict[str, Any]], names: set[str]) -> None:
+        """Set the tools of the group that this code belongs to, for a copy of the environment."""
+        self._current_group_tools = schemas, names
+
     def _use_managed_server(self) -> bool:
         """Whether the endpoints return exact tokens, which rollouts then record."""
         return self.server.returns_tokens

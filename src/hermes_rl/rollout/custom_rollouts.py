@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.author_code import describe_error
-from hermes_rl.core.errors import DeadlineError, EnvironmentCodeError, Failure, InfrastructureError, failure_of
+from hermes_rl.core.errors import (
+    DeadlineError,
+    EnvironmentCodeError,
+    Failure,
+    FailureSource,
+    InfrastructureError,
+    failure_of,
+)
 from hermes_rl.core.observation import ObservedFailure, observe, observing
 from hermes_rl.core.trajectory import Rollout, StopReason, Usage, validate_score
 from hermes_rl.core.trajectory import Sequence as TokenSequence
@@ -90,7 +97,7 @@ async def run_custom_rollout(env: Environment, plan: RolloutPlan) -> FinishedRol
     else:
         finished = parts.unfinished(plan, failure, "collect_trajectory")
     rollout = replace(finished.rollout, usage=parts.usage(), seconds=parts.seconds)
-    if collected.backlog:
+    if collected.backlog and plan.split != "eval":
         env.add_to_backlog(collected.backlog)
     return FinishedRollout(rollout, finished.result)
 
@@ -127,7 +134,8 @@ async def call_author(
                     await asyncio.shield(env.tools.close_session(session.task_id))
     finally:
         current_plans.reset(token)
-    return Collection(groups, backlog, Parts.sort(observed, time.monotonic() - started), failure)
+    parts = Parts.sort(observed, time.monotonic() - started)
+    return Collection(groups, backlog, parts, failure and parts.explain(failure))
 
 
 async def _awaited(returned: Any) -> Any:
@@ -209,6 +217,14 @@ class Parts:
             _minus(spent.completion_tokens, counted.completion_tokens),
         )
 
+    def explain(self, failure: Failure) -> Failure:
+        """An exception of author code that was not written for a failed endpoint or sandbox is that failure."""
+        if failure.whose is not FailureSource.ENVIRONMENT:
+            return failure
+        failed = (finished.rollout.failure for finished in self.finished if finished.rollout.failure is not None)
+        first = self._first_failure() or next(failed, None)
+        return failure if first is None else replace(first, message=f"{first.message}; then {failure.message}")
+
     def finish(self, env: Environment, plan: RolloutPlan, row: Row) -> FinishedRollout:
         """The rollout of a returned row, with what is known of it from our parts."""
         base = self._take_finished(row)
@@ -263,7 +279,9 @@ class Parts:
         ]
 
     def _take_finished(self, row: Row) -> FinishedRollout | None:
-        free = [finished for finished in self.finished if id(finished.rollout) not in self._used]
+        free = [
+            finished for finished in self.finished if finished.rollout.scored and id(finished.rollout) not in self._used
+        ]
         messages = row.get("messages")
         chosen = next((finished for finished in free if finished.rollout.messages is messages), None) or next(
             (finished for finished in free if messages and finished.rollout.messages == messages), None

@@ -66,7 +66,7 @@ class GroupPlan:
     draw: int
     temperature: float
     run_seed: int
-    tool_schemas: Sequence[Mapping[str, Any]]
+    tool_schemas: Sequence[dict[str, Any]]
     tool_names: frozenset[str]
 
     def rollout(self, index: int) -> RolloutPlan:
@@ -178,6 +178,7 @@ async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
         # The author's code reads the number of rollouts and the temperature from its configuration.
         env = copy.copy(env)
         env.config = env.config.model_copy(update={"group_size": plan.size, "agent_temperature": plan.temperature})
+        env.set_group_tools(list(plan.tool_schemas), set(plan.tool_names))
     seconds = env.config.worker_timeout * (1 + retries.count) + GROUP_GRACE
     with tracing.group_span(_span_attributes(env, plan)):
         while True:
@@ -192,7 +193,7 @@ async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
                 break
             tries += 1
     parts = collected.parts
-    if collected.backlog:
+    if collected.backlog and plan.split != "eval":
         env.add_to_backlog(collected.backlog)
     groups = [_custom_rollouts(env, plan, group, parts) for group in collected.groups]
     if collected.failure is not None or not groups:

@@ -58,7 +58,7 @@ def main(told: argparse.Namespace) -> int:
             "learning_rate": told.learning_rate,
         }
         if told.vllm:
-            options |= {"vllm_servers": told.vllm, "max_importance_weight": 2}
+            options |= {"vllm_servers": told.vllm}
         flags = [text for name, value in options.items() for text in (f"--tinker.{name}", str(value))]
         processes.append(start(out / "trainer.log", "trainer", "--run", RUN, "--stay", *flags))
         before = evaluated(out / "before", inference, environment, told.samples)

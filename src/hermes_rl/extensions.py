@@ -230,6 +230,7 @@ OBJECTIVES = ExtensionKind(
             "importance_sampling": "objectives:ImportanceSampling",
             "ppo": "objectives:PPO",
             "cispo": "objectives:CISPO",
+            "reinforce": "objectives:Reinforce",
         },
     ),
 )

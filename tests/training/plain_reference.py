@@ -176,7 +176,9 @@ def loss_of(loss: str, row: Listed[tuple[float, float, float, int]], low: float,
             total -= ratio * advantage
         elif loss == "ppo":
             total -= min(ratio * advantage, held * advantage)
-        else:
-            assert loss == "cispo"
+        elif loss == "cispo":
             total -= held * now * advantage
+        else:
+            assert loss == "reinforce"
+            total -= now * advantage
     return total

@@ -13,8 +13,8 @@ from hermes_rl.extensions import OBJECTIVES
 from hermes_rl.store.codec import encode
 from hermes_rl.training.batch import ExclusionReason, TrainingBatch, training_batch
 from hermes_rl.training.config import TrainerSettings
-from hermes_rl.training.loss import add_kl_penalty, truncate_importance_weights
 from hermes_rl.training.metrics import batch_metrics, step_metrics
+from hermes_rl.training.objectives import TrainedSequence, get_objective, trained_sequence
 from tests.training.recorded_groups import SOURCE, group, groups, rollout, sequence
 
 SEED_NAMES = {
@@ -45,7 +45,13 @@ def shifted(made: TrainingBatch, by: float) -> list[NDArray[np.float32]]:
 
 
 def after(made: TrainingBatch, logprobs: list[NDArray[np.float32]], **given: Any) -> dict[str, float]:
-    return step_metrics(made, made.examples, logprobs, TrainerSettings(**given), 1e-4)
+    objective = get_objective(TrainerSettings(**given))
+    return step_metrics(trained(made, logprobs), objective, [-0.25, 0.75], 1e-4)
+
+
+def trained(made: TrainingBatch, logprobs: list[NDArray[np.float32]]) -> list[TrainedSequence]:
+    pairs = zip(made.examples, logprobs, strict=True)
+    return [trained_sequence(example, now, group=0, rollout=0, score=0.0) for example, now in pairs]
 
 
 def test_every_name_of_the_seed_is_there() -> None:
@@ -59,14 +65,14 @@ def test_every_value_is_a_finite_float(recorded: list[Group], by: float, loss: s
     made = batch(*recorded)
     measures = batch_metrics(made)
     if made.examples:
-        measures |= after(made, shifted(made, by), loss=loss, max_importance_weight=2.0)
+        measures |= after(made, shifted(made, by), loss=loss)
     assert all(type(value) is float and math.isfinite(value) for value in measures.values())
 
 
 def test_what_an_engine_could_not_compute_is_absent() -> None:
     made = batch(PAIR)
     measures = after(made, [np.full_like(one.logprobs, np.nan) for one in made.examples])
-    assert "train/loss" not in measures
+    assert "logprobs/mean_training" not in measures
     assert "logprobs/mean" in measures
 
 
@@ -201,12 +207,9 @@ def test_entropy_is_estimated_from_what_was_sampled() -> None:
     assert after(made, shifted(made, -1.0))["entropy"] == pytest.approx((0.51 + 0.52 + 0.51) / 3)
 
 
-def test_the_loss_is_that_of_what_was_submitted() -> None:
+def test_the_loss_is_the_mean_over_the_substeps() -> None:
     made = batch(PAIR)
-    doubled = [replace(one, advantages=one.advantages * 2) for one in made.examples]
-    measures = step_metrics(made, doubled, shifted(made, 0.0), TrainerSettings(), 1e-4)
-    assert measures["train/loss"] == pytest.approx(-(2 * 0.5 * 2 - 0.5 * 2))
-    assert measures["train/loss_per_token"] == pytest.approx(-1.0 / 3)
+    assert after(made, shifted(made, 0.0))["train/loss"] == 0.25
 
 
 def test_the_learning_rate_is_the_one_of_the_step() -> None:
@@ -237,21 +240,17 @@ def test_nothing_is_said_to_be_clipped_where_nothing_clips() -> None:
     assert "ratio/clipped" not in after(made, shifted(made, 1.0))
 
 
-def test_the_share_of_truncated_weights_is_of_the_ratios_before() -> None:
+def test_the_share_of_truncated_ratios_is_shown() -> None:
     made = batch(PAIR)
     logprobs = shifted(made, 0.0)
     logprobs[0][0] += 1.0
-    asked = TrainerSettings(max_importance_weight=2.0, loss="ppo")
-    measures = step_metrics(made, truncate_importance_weights(made.examples, logprobs, 2.0), logprobs, asked, 1e-4)
-    assert measures["ratio/truncated"] == pytest.approx(1 / 3)
-    assert measures["ratio/clipped"] == 0.0
+    assert after(made, logprobs, loss="ppo")["ratio/truncated"] == pytest.approx(1 / 3)
 
 
 def test_the_divergence_from_a_reference_is_shown_where_there_is_one() -> None:
     made = batch(PAIR)
-    reference = shifted(made, -0.2)
-    submitted = add_kl_penalty(made.examples, reference, 0.1)
-    measures = step_metrics(made, submitted, shifted(made, 0.0), TrainerSettings(), 1e-4, reference)
+    objective = get_objective(TrainerSettings())
+    measures = step_metrics(trained(made, shifted(made, 0.0)), objective, [0.0], 1e-4, shifted(made, -0.2))
     assert measures["kl/reference_k1"] == pytest.approx(0.2)
     assert measures["kl/reference_k3"] == pytest.approx(math.exp(-0.2) - 1 + 0.2)
 

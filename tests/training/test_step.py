@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hermes_rl.training.config import Schedule, TrainerSettings
+from hermes_rl.training.config import LossAggregation, Schedule, TrainerSettings
 from hermes_rl.training.engines.protocol import Adam, EngineError, Example, StepResult
 from hermes_rl.training.step import GRPOStep
 from tests.support.training_engine import BookEngine, Engines, OneToken
@@ -43,7 +43,7 @@ async def test_every_rollout_is_an_example_of_one_step() -> None:
     engine = Asked()
     metrics = await learned(engine)
     [(examples, loss, clip, adam)] = engine.steps
-    assert (len(examples), loss, clip, adam) == (4, "importance_sampling", None, Adam(1e-3))
+    assert (len(examples), loss, clip, adam) == (4, "cispo", (0.0, 2.0), Adam(1e-3, grad_clip_norm=1.0))
     assert metrics["engine/grad_norm"] == 1.0
 
 
@@ -57,8 +57,50 @@ async def test_a_batch_without_signal_asks_the_engine_nothing() -> None:
 
 async def test_losses_that_clip_are_given_their_bounds() -> None:
     engine = Asked()
-    await learned(engine, SETTINGS.model_copy(update={"loss": "ppo", "clip_low": 0.7, "clip_high": 1.4}))
+    settings = {"loss": "ppo", "clip_low": 0.7, "clip_high": 1.4, "max_importance_weight": None}
+    await learned(engine, SETTINGS.model_copy(update=settings))
     assert engine.steps[0][1:3] == ("ppo", (0.7, 1.4))
+
+
+async def test_the_engine_sums_the_mean_over_the_tokens_of_the_step() -> None:
+    engine = Asked()
+    await learned(engine)
+    # Four rollouts of two tokens; the advantages of two are -0.5 and 0.5.
+    assert [example.advantages.tolist() for example in engine.steps[0][0]] == [[-0.0625] * 2, [0.0625] * 2] * 2
+
+
+async def test_a_constant_is_the_longest_sequence_that_is_trained_on_unless_told_otherwise() -> None:
+    engine = Asked()
+    settings = {"loss_aggregation": LossAggregation.CONSTANT, "max_token_trainer_length": 100}
+    await learned(engine, SETTINGS.model_copy(update=settings))
+    await learned(engine, SETTINGS.model_copy(update=settings | {"loss_constant": 50.0}))
+    first, second = (step[0][1].advantages[0] for step in engine.steps)
+    assert (first, second) == (pytest.approx(0.5 / 400), pytest.approx(0.5 / 200))
+
+
+async def test_the_loss_is_the_aggregated_one() -> None:
+    engine = Asked()
+    engine.moved = 0.5
+    settings = SETTINGS.model_copy(update={"loss_aggregation": LossAggregation.TOKEN_SUM})
+    # Ratios of exp(0.5) for both: two tokens each with -0.5 and 0.5 cancel; a third group of one has none to cancel.
+    assert (await learned(engine, settings))["train/loss"] == pytest.approx(0.0, abs=1e-9)
+    zeroed = [batch_group(10, scores=(1.0, 0.0, 0.0))]
+    metrics = await GRPOStep(settings).run(engine, zeroed, step=0, version=0)
+    assert metrics["train/loss"] == pytest.approx(0.0, abs=1e-6)
+
+
+async def test_several_substeps_share_the_groups_of_a_batch() -> None:
+    engine = Asked()
+    await learned(engine, SETTINGS.model_copy(update={"num_substeps": 2}))
+    assert [len(step[0]) for step in engine.steps] == [2, 2]
+    # The mean is over the tokens of the substep: four.
+    assert engine.steps[0][0][1].advantages.tolist() == [0.125, 0.125]
+
+
+async def test_a_batch_with_fewer_groups_than_substeps_has_a_step_for_each() -> None:
+    engine = Asked()
+    await learned(engine, SETTINGS.model_copy(update={"num_substeps": 5}))
+    assert [len(step[0]) for step in engine.steps] == [2, 2]
 
 
 async def test_the_learning_rate_follows_its_schedule() -> None:
@@ -67,14 +109,17 @@ async def test_the_learning_rate_follows_its_schedule() -> None:
     assert engine.steps[0][3].learning_rate == pytest.approx(5e-4)
 
 
-async def test_truncated_weights_send_the_logprobs_of_the_weights_in_training() -> None:
+async def test_weights_are_sent_with_the_logprobs_of_the_weights_in_training() -> None:
     engine = Asked()
     engine.moved = 1.0
-    await learned(engine, SETTINGS.model_copy(update={"max_importance_weight": 2.0}))
-    example = engine.steps[0][0][0]
-    assert example.logprobs.tolist() == [0.5, 0.5]
-    # exp(1) is more than 2; the advantage of the worse of two is -0.5.
-    assert example.advantages.tolist() == [-1.0, -1.0]
+    settings = {"loss": "ppo", "loss_aggregation": LossAggregation.TOKEN_SUM}
+    await learned(engine, SETTINGS.model_copy(update=settings))
+    examples, loss, clip, _ = engine.steps[0]
+    assert (loss, clip) == ("importance_sampling", None)
+    assert examples[0].logprobs.tolist() == [0.5, 0.5]
+    # exp(1) is more than 2; the advantage of the worse of two is -0.5. The better one is clipped.
+    assert examples[0].advantages.tolist() == [-1.0, -1.0]
+    assert examples[1].advantages.tolist() == [0.0, 0.0]
 
 
 async def test_a_penalty_asks_the_reference() -> None:

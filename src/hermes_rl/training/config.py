@@ -18,6 +18,25 @@ class Schedule(StrEnum):
     COSINE = "cosine"
 
 
+class LossAggregation(StrEnum):
+    """How the losses of single tokens become the loss of a step. Only sampled tokens that are trained on count."""
+
+    TOKEN_MEAN = "token_mean"  # noqa: S105
+    """Mean over all tokens of the step, as in DAPO."""
+    TOKEN_SUM = "token_sum"  # noqa: S105
+    """Sum over all tokens of the step."""
+    CONSTANT = "constant"
+    """Sum over all tokens, divided by the number of sequences and by a constant, as in Dr. GRPO."""
+    SEQUENCE_MEAN = "sequence_mean"
+    """Mean over the tokens of each sequence, then over the sequences, as in GRPO."""
+
+
+class RatioLevel(StrEnum):
+    TOKEN = "token"  # noqa: S105
+    SEQUENCE = "sequence"
+    """All tokens of a sequence share the geometric mean of their ratios, as in GSPO."""
+
+
 class TrainerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
@@ -58,10 +77,41 @@ class TrainerSettings(BaseModel):
 
     # The objective
     loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = Field(
-        default="importance_sampling", description="importance_sampling, ppo, cispo, or module:Class for your own."
+        default="importance_sampling",
+        description="importance_sampling, ppo, cispo, reinforce, or module:function for your own.",
+    )
+    loss_aggregation: LossAggregation = Field(
+        default=LossAggregation.TOKEN_MEAN,
+        description="token_mean, token_sum, constant or sequence_mean: how token losses become the loss of a step.",
+    )
+    loss_constant: float | None = Field(
+        default=None,
+        gt=0,
+        description="Divisor of loss_aggregation=constant, in tokens per sequence; default: max_token_trainer_length.",
     )
     clip_low: float = Field(default=0.8, gt=0, le=1, description="Lower end of the clip range of ppo and cispo.")
     clip_high: float = Field(default=1.2, ge=1, description="Upper end of the clip range of ppo and cispo.")
+    ratio_level: RatioLevel = Field(
+        default=RatioLevel.TOKEN,
+        description="token, or sequence for the geometric mean over a sequence (GSPO); costs one forward pass.",
+    )
+    max_importance_weight: float | None = Field(
+        default=2.0,
+        ge=1,
+        description="Truncate importance ratios at this value (TIS); null for no limit. With ppo it costs one forward "
+        "pass.",
+    )
+    ratio_band: tuple[float, float] | None = Field(
+        default=None,
+        description="Skip tokens whose ratio is outside [low, high], such as [0.5, 5] (IcePop); costs a forward pass.",
+    )
+    max_probability_change: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Skip tokens whose probability moved further than this in the direction of the advantage, such as "
+        "0.2 (DPPO); costs one forward pass.",
+    )
     advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
         default="mean", description="mean, mean_std, leave_one_out, or module:function for your own."
     )
@@ -74,12 +124,6 @@ class TrainerSettings(BaseModel):
     kl_reference: str | None = Field(
         default=None, description="tinker:// path of the reference; default: the base model."
     )
-    max_importance_weight: float | None = Field(
-        default=None,
-        gt=0,
-        description="Truncate importance weights between sampler and trainer at this value; costs one forward pass. "
-        "Use 2 when vLLM samples.",
-    )
 
     # The optimizer
     learning_rate: float = Field(default=4e-5, gt=0, description="Adam's learning rate.")
@@ -91,7 +135,10 @@ class TrainerSettings(BaseModel):
     adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="Adam's decay rate of the second moment.")
     adam_eps: float = Field(default=1e-8, gt=0, description="Adam's epsilon.")
     weight_decay: float = Field(default=0.0, ge=0, description="Adam's weight decay.")
-    grad_clip_norm: float = Field(default=0.0, ge=0, description="Maximum gradient norm; 0 for no clipping.")
+    grad_clip_norm: float = Field(default=1.0, ge=0, description="Maximum gradient norm; 0 for no clipping.")
+    num_substeps: int = Field(
+        default=1, ge=1, description="Optimizer steps per batch, each on an equal share of its groups."
+    )
 
     # Checkpoints and failures
     checkpoint_every: int | None = Field(
@@ -136,6 +183,39 @@ class TrainerSettings(BaseModel):
         if self.warmup_steps >= self.total_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be less than total_steps {self.total_steps}")
         return self
+
+    @model_validator(mode="after")
+    def _check_ratios(self) -> "TrainerSettings":
+        """Refuse settings that contradict each other or have no effect; a default never does either."""
+        cap, band, clips = self.max_importance_weight, self.ratio_band, self.loss in {"ppo", "cispo"}
+        if band is not None and not 0 <= band[0] < 1 < band[1]:
+            raise ValueError(f"ratio_band {list(band)} must be [low, high] with low below 1 and high above 1")
+        if band is not None and clips and band[0] >= self.clip_low and band[1] <= self.clip_high:
+            raise ValueError("ratio_band lies within clip_low and clip_high, so nothing would be clipped; widen it")
+        if cap is not None and "max_importance_weight" in self.changed_ratio_settings:
+            if band is not None and cap >= band[1]:
+                raise ValueError(
+                    f"max_importance_weight {cap:g} has no effect: ratio_band skips ratios over {band[1]:g}"
+                )
+            if clips and cap <= self.clip_high:
+                raise ValueError(f"max_importance_weight {cap:g} must exceed clip_high {self.clip_high:g}")
+            if self.loss == "cispo":
+                raise ValueError("max_importance_weight has no effect on cispo: clip_high truncates its ratios")
+            if self.loss == "reinforce":
+                raise ValueError("max_importance_weight has no effect on reinforce, which uses no ratio")
+        if self.max_probability_change is not None and self.loss == "ppo":
+            raise ValueError("max_probability_change replaces ppo's clipping; use it with loss=importance_sampling")
+        if self.ratio_level == RatioLevel.SEQUENCE and (self.max_probability_change or self.loss == "reinforce"):
+            raise ValueError("ratio_level=sequence needs ratios: not with max_probability_change or loss=reinforce")
+        if self.loss_constant is not None and self.loss_aggregation != LossAggregation.CONSTANT:
+            raise ValueError("loss_constant needs loss_aggregation=constant")
+        return self
+
+    @property
+    def changed_ratio_settings(self) -> list[str]:
+        """Settings of the importance ratio that differ from their default."""
+        names = ("ratio_level", "max_importance_weight", "ratio_band", "max_probability_change")
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     @property
     def self_hosted(self) -> bool:

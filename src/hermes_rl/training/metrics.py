@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hermes_rl.training.batch import ExclusionReason, RolloutOutcome, TrainingBatch
-from hermes_rl.training.config import TrainerSettings
-from hermes_rl.training.engines.protocol import Example
-from hermes_rl.training.loss import importance_ratios, sampled_mask
-from hermes_rl.training.objectives import get_objective, total_loss
+from hermes_rl.training.loss import sampled_mask
+from hermes_rl.training.objectives import Objective, TrainedSequence
 
 STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": np.mean, "std": np.std, "min": min, "max": max}
 
@@ -43,28 +41,24 @@ def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
 
 
 def step_metrics(
-    batch: TrainingBatch,
-    submitted: Sequence[Example],
-    logprobs: Sequence[NDArray[np.float32]],
-    settings: TrainerSettings,
+    sequences: Sequence[TrainedSequence],
+    objective: Objective,
+    losses: Sequence[float],
     learning_rate: float,
     reference: Sequence[NDArray[np.float32]] | None = None,
 ) -> dict[str, float]:
     """Metrics of a completed step.
 
-    `submitted` are the examples as sent to the engine, `logprobs` those of their targets just before the step, and
-    `reference` the logprobs behind the KL penalty. KL is estimated under the sampling policy in two ways: k1 is
-    unbiased and noisy, k3 is unbiased and never negative.
+    `sequences` have the logprobs just before the step, `losses` is the loss of each substep, and `reference` has the
+    logprobs behind the KL penalty, in the order of the sequences. KL is estimated under the sampling policy in two
+    ways: k1 is unbiased and noisy, k3 is unbiased and never negative.
     """
-    objective, clip = get_objective(settings.loss), (settings.clip_low, settings.clip_high)
-    sampling = _at_sampled_tokens(batch.examples, [example.logprobs for example in batch.examples])
-    training = _at_sampled_tokens(batch.examples, logprobs)
-    ratio = _at_sampled_tokens(batch.examples, map(importance_ratios, batch.examples, logprobs))
+    sampling = _at_sampled_tokens(sequences, [each.sampling_logprobs for each in sequences])
+    training = _at_sampled_tokens(sequences, [each.logprobs for each in sequences])
+    ratio = _at_sampled_tokens(sequences, [each.ratios for each in sequences])
     with np.errstate(all="ignore"):
-        loss = total_loss(objective, submitted, logprobs, clip)
         metrics = {
-            "train/loss": loss,
-            "train/loss_per_token": loss / len(sampling),
+            "train/loss": np.mean(losses),
             "train/learning_rate": learning_rate,
             "logprobs/mean": sampling.mean(),
             "logprobs/mean_training": training.mean(),
@@ -74,14 +68,10 @@ def step_metrics(
             "ratio/mean": ratio.mean(),
             "ratio/max": ratio.max(),
             **_kl_estimates("kl/sample_train", sampling, training),
+            **objective.ratio_shares(sequences),
         }
-        if objective.clips:
-            submitted_ratio = _at_sampled_tokens(submitted, map(importance_ratios, submitted, logprobs))
-            metrics["ratio/clipped"] = ((submitted_ratio < clip[0]) | (submitted_ratio > clip[1])).mean()
-        if settings.max_importance_weight is not None:
-            metrics["ratio/truncated"] = (ratio > settings.max_importance_weight).mean()
         if reference is not None:
-            metrics |= _kl_estimates("kl/reference", sampling, _at_sampled_tokens(batch.examples, reference))
+            metrics |= _kl_estimates("kl/reference", sampling, _at_sampled_tokens(sequences, reference))
         return _finite(metrics)
 
 
@@ -107,9 +97,11 @@ def _kl_estimates(name: str, sampling: NDArray[np.float64], other: NDArray[np.fl
     return {f"{name}_k1": float(log_ratio.mean()), f"{name}_k3": float((np.expm1(-log_ratio) + log_ratio).mean())}
 
 
-def _at_sampled_tokens(examples: Sequence[Example], columns: Iterable[NDArray[np.floating]]) -> NDArray[np.float64]:
-    pairs = zip(examples, columns, strict=True)
-    return np.concatenate([np.asarray(column, np.float64)[sampled_mask(example)] for example, column in pairs])
+def _at_sampled_tokens(
+    sequences: Sequence[TrainedSequence], columns: Iterable[NDArray[np.floating]]
+) -> NDArray[np.float64]:
+    pairs = zip(sequences, columns, strict=True)
+    return np.concatenate([np.asarray(column, np.float64)[each.sampled] for each, column in pairs])
 
 
 def _summary(name: str, values: Sequence[float], *kinds: str) -> dict[str, float]:

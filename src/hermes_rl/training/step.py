@@ -1,4 +1,4 @@
-"""One GRPO step: build examples from a batch, apply KL penalty and truncation, step the engine, collect metrics.
+"""One GRPO step: build examples from a batch, add the KL penalty, scale by the loss aggregation, step the engine.
 
 Always true: a batch without examples leaves the weights unchanged and never reaches the engine. A step with a
 non-finite metric or logprob fails, because its weights may be non-finite too.
@@ -7,17 +7,19 @@ non-finite metric or logprob fails, because its weights may be non-finite too.
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hermes_rl.core.errors import EndpointError
-from hermes_rl.training.batch import training_batch
+from hermes_rl.training.aggregation import sequence_factors
+from hermes_rl.training.batch import Origin, training_batch
 from hermes_rl.training.config import Schedule, TrainerSettings
 from hermes_rl.training.engines.protocol import Adam, EngineError, Example, StepResult, TrainingEngine
-from hermes_rl.training.loss import add_kl_penalty, truncate_importance_weights
+from hermes_rl.training.loss import add_kl_penalty, sampled_mask
 from hermes_rl.training.metrics import batch_metrics, step_metrics
-from hermes_rl.training.objectives import get_objective
+from hermes_rl.training.objectives import PLAIN_LOSS, TrainedSequence, get_objective, trained_sequence
 from hermes_rl.training.policy import WeightsSampler
 
 
@@ -43,11 +45,11 @@ MAX_REFERENCE_REQUESTS = 32
 
 
 class GRPOStep:
-    """Computes group-relative advantages and takes one optimizer step."""
+    """Computes group-relative advantages and takes one optimizer step, or `num_substeps` of them."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
-        self._objective = get_objective(settings.loss)
+        self._objective = get_objective(settings)
 
     async def run(
         self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int
@@ -63,17 +65,78 @@ class GRPOStep:
         if settings.kl_coef:
             reference = await _reference_logprobs(await engine.sampler(settings.kl_reference), examples)
             examples = add_kl_penalty(examples, reference, settings.kl_coef)
-        if settings.max_importance_weight is not None:
-            examples = truncate_importance_weights(
-                examples, await engine.logprobs(examples), settings.max_importance_weight
-            )
-        examples = self._objective.reshape(examples)
         rate = learning_rate(settings, step)
-        clip = (settings.clip_low, settings.clip_high) if self._objective.clips else None
-        result = await engine.step(examples, self._objective.engine_loss, clip, _adam(settings, rate))
+        trained: list[TrainedSequence] = []
+        losses: list[float] = []
+        engine_metrics: dict[str, float] = {}
+        for part in substeps([origin.outcome.group for origin in batch.origins], settings.num_substeps):
+            chosen = [examples[index] for index in part], [batch.origins[index] for index in part]
+            result, sequences, loss = await self._substep(engine, *chosen, _adam(settings, rate))
+            trained += sequences
+            losses.append(loss)
+            engine_metrics |= result.metrics
+        metrics |= step_metrics(trained, self._objective, losses, rate, reference)
+        return metrics | {f"engine/{name}": value for name, value in engine_metrics.items()}
+
+    async def _substep(
+        self, engine: TrainingEngine, examples: Sequence[Example], origins: Sequence[Origin], adam: Adam
+    ) -> tuple[StepResult, list[TrainedSequence], float]:
+        """One optimizer step; returns its result, the sequences with the logprobs before it, and its loss."""
+        settings, objective = self._settings, self._objective
+        factors = sequence_factors(
+            examples, settings.loss_aggregation, settings.loss_constant or settings.max_token_trainer_length
+        )
+        engine_loss = objective.engine_loss
+        if engine_loss is not None:
+            sent = [
+                scaled(example, example.advantages * factor) for example, factor in zip(examples, factors, strict=True)
+            ]
+        else:
+            current = await engine.logprobs(examples)
+            weights = objective.weights(_sequences(examples, origins, current))
+            engine_loss = PLAIN_LOSS
+            # With the current logprobs as those of sampling, the engine's ratio is 1: the gradient has these weights.
+            sent = [
+                scaled(example, weight * factor, logprobs)
+                for example, weight, factor, logprobs in zip(examples, weights, factors, current, strict=True)
+            ]
+        result = await engine.step(sent, engine_loss.name, engine_loss.clip, adam)
         _raise_if_non_finite(result)
-        metrics |= step_metrics(batch, examples, result.logprobs, settings, rate, reference)
-        return metrics | {f"engine/{name}": value for name, value in result.metrics.items()}
+        sequences = _sequences(examples, origins, result.logprobs)
+        token_losses = objective.losses(sequences)
+        return (
+            result,
+            sequences,
+            sum(float(row.sum()) * factor for row, factor in zip(token_losses, factors, strict=True)),
+        )
+
+
+def substeps(groups: Sequence[int], count: int) -> list[list[int]]:
+    """Split the indices of a batch into at most `count` parts; sequences of one group stay together."""
+    parts = np.array_split(sorted(set(groups)), count)
+    return [[index for index, group in enumerate(groups) if group in part] for part in parts if len(part)]
+
+
+def scaled(example: Example, advantages: NDArray[np.floating], logprobs: NDArray[np.floating] | None = None) -> Example:
+    """The example with other advantages, and with other sampling logprobs if given."""
+    sampled = sampled_mask(example)
+    old = example.logprobs if logprobs is None else np.where(sampled, logprobs, 0.0).astype(np.float32)
+    return replace(example, advantages=advantages.astype(np.float32), logprobs=old)
+
+
+def _sequences(
+    examples: Sequence[Example], origins: Sequence[Origin], logprobs: Sequence[NDArray[np.float32]]
+) -> list[TrainedSequence]:
+    return [
+        trained_sequence(
+            example,
+            current,
+            group=origin.outcome.group,
+            rollout=origin.outcome.rollout,
+            score=origin.outcome.score,
+        )
+        for example, origin, current in zip(examples, origins, logprobs, strict=True)
+    ]
 
 
 async def _reference_logprobs(sampler: WeightsSampler, examples: Sequence[Example]) -> list[NDArray[np.float32]]:

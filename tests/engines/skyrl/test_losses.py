@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hermes_rl.extensions import OBJECTIVES
+from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import Example
-from hermes_rl.training.loss import importance_ratios, truncate_importance_weights
-from hermes_rl.training.objectives import get_objective
+from hermes_rl.training.objectives import Objective, TrainedSequence, get_objective, trained_sequence
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "engine_environment"
 INSIDE = Path(__file__).with_name("skyrl_losses.py")
@@ -37,12 +36,22 @@ def random_example(seed: int, size: int = 400) -> tuple[Example, NDArray[np.floa
     return Example(ids[:-1], ids[1:], sampled, advantages, mask), np.minimum(now, 0).astype(np.float32)
 
 
-def at_skyrl(python: Path, loss: str, example: Example, now: NDArray[np.float32]) -> dict[str, Any]:
+def objective(loss: str, **settings: Any) -> Objective:
+    return get_objective(TrainerSettings(**{"loss": loss, "max_importance_weight": None} | settings))
+
+
+def sequence(example: Example, now: NDArray[np.float32]) -> TrainedSequence:
+    return trained_sequence(example, now, group=0, rollout=0, score=0.0)
+
+
+def at_skyrl(
+    python: Path, loss: str, example: Example, now: NDArray[np.float32], clip: tuple[float, float] = CLIP
+) -> dict[str, Any]:
     asked = {
         "loss": loss,
-        "clip": CLIP,
+        "clip": clip,
         "logprobs": now.tolist(),
-        # Our requests say no weights, and then SkyRL weighs every token by 1: what was not sampled has no advantage.
+        # Our requests have no weights, and then SkyRL weighs every token by 1: what was not sampled has no advantage.
         "mask": [1.0] * len(now),
         "sampled": example.logprobs.tolist(),
         "advantages": example.advantages.tolist(),
@@ -54,23 +63,24 @@ def at_skyrl(python: Path, loss: str, example: Example, now: NDArray[np.float32]
     return answer
 
 
-@pytest.mark.parametrize("loss", sorted(OBJECTIVES.builtin))
-def test_the_loss_of_each_token_is_the_one_skyrl_computes(skyrl_python: Path, loss: str) -> None:
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+def test_losses_and_weights_are_those_skyrl_computes(skyrl_python: Path, loss: str) -> None:
     example, now = random_example(seed=1)
     said = at_skyrl(skyrl_python, loss, example, now)
-    assert get_objective(loss).token_losses(example, now, CLIP) == pytest.approx(said["losses"], rel=1e-5, abs=1e-5)
+    made, one = objective(loss), sequence(example, now)
+    assert made.losses([one])[0] == pytest.approx(said["losses"], rel=1e-5, abs=1e-5)
+    assert -made.weights([one])[0] == pytest.approx(said["gradients"], rel=1e-4, abs=1e-5)
 
 
-def test_the_gradient_of_truncated_examples_is_the_advantage_by_the_truncated_weight(skyrl_python: Path) -> None:
+@pytest.mark.parametrize(
+    ("loss", "settings"), [("importance_sampling", {"max_importance_weight": 2.0}), ("reinforce", {})]
+)
+def test_the_engine_loss_of_an_objective_has_its_weights(
+    skyrl_python: Path, loss: str, settings: dict[str, Any]
+) -> None:
     example, now = random_example(seed=2)
-    [made] = truncate_importance_weights([example], [now], 2.0)
-    said = at_skyrl(skyrl_python, "importance_sampling", made, now)
-    due = -np.minimum(importance_ratios(example, now), 2.0) * example.advantages
-    assert said["gradients"] == pytest.approx(due, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize("loss", sorted(OBJECTIVES.builtin))
-def test_at_the_weights_that_sampled_every_loss_has_the_gradient_of_the_policy(skyrl_python: Path, loss: str) -> None:
-    example, _ = random_example(seed=3)
-    said = at_skyrl(skyrl_python, loss, example, example.logprobs)
-    assert said["gradients"] == pytest.approx(-example.advantages, rel=1e-5, abs=1e-6)
+    made = objective(loss, **settings)
+    assert made.engine_loss is not None
+    assert made.engine_loss.clip is not None
+    said = at_skyrl(skyrl_python, made.engine_loss.name, example, now, made.engine_loss.clip)
+    assert -made.weights([sequence(example, now)])[0] == pytest.approx(said["gradients"], rel=1e-5, abs=1e-6)

@@ -69,7 +69,7 @@ def test_a_run_is_started_watched_and_read_and_leaves_no_secret(home: Path) -> N
     assert "plain_text" in [one["name"] for one in told("env", "list")["environments"]]
     fields = {one["name"] for one in told("run", "show", "plain_text", "--preset", "laptop")["configurable_fields"]}
     # An objective of a file, as an example of extensions in a whole run.
-    changes = {**tiny_changes(), "tinker.api_key": "env:OUR_ENGINE_KEY", "loss": f"{OBJECTIVE}:PositiveOnly"}
+    changes = {**tiny_changes(), "tinker.api_key": "env:OUR_ENGINE_KEY", "loss": f"{OBJECTIVE}:positive_only"}
     assert changes.keys() <= fields
     options = [text for field, value in changes.items() for text in ("--set", f"{field}={json.dumps(value)}")]
 

@@ -17,17 +17,19 @@ from skyrl.tinker.types import LoraConfig
 from skyrl.tx.layers.lora import init_lora_adapter
 from skyrl.tx.utils.models import get_adapter_idx, load_lora_checkpoint
 
+from .token_sum import slot_gradient
+
 _ADAPTER_PARAMETERS = ("lora_A", "lora_B", "lora_ranks", "lora_scaling")
 
 
 @nnx.jit  # type: ignore[untyped-decorator]
 def step_slot(gradients: Any, weights: Any, optimizer: Any, slot: Any, clip: Any) -> Any:
-    """Take an optimizer step with a slot's mean gradient; returns the gradients with that slot reset, and metrics."""
-    mean = gradients.get_mean(slot)
-    norm = optax.global_norm(mean)
+    """Take an optimizer step with a slot's gradient; returns the gradients with that slot reset, and metrics."""
+    gradient = slot_gradient(gradients, slot)
+    norm = optax.global_norm(gradient)
     scale = jnp.where((clip > 0) & (norm > clip), clip / norm, 1.0)
     before = jax.tree.map(lambda value: value, weights)
-    optimizer.update(weights, jax.tree.map(lambda value: value * scale, mean))
+    optimizer.update(weights, jax.tree.map(lambda value: value * scale, gradient))
 
     def only_slot(path: Any, old: Any, new: Any) -> Any:
         index = get_adapter_idx(path, slot)

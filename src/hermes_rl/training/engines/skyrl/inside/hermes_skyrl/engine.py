@@ -23,6 +23,7 @@ from .db_watch import ChangeWatcher
 from .jit_cache import write_entries_atomically
 from .lora import apply_lora_by_row
 from .recovery import checkpoint_path, engine_lock, ready_file
+from .token_sum import sum_over_tokens
 
 # A database change ends the wait early; the timeout is for session cleanup.
 IDLE_S = 1.0
@@ -171,6 +172,7 @@ def run_engine(arguments: list[str], without: Collection[str]) -> None:
         upstream.get_backend_classes = lambda name, use_ray=False: (SlottedBackend, classes(name, use_ray)[1])
         engine = SlottedEngine
         apply_lora_by_row()
+        sum_over_tokens()
     write_entries_atomically()
     checkpoints = Path(config.checkpoints_base)
     with engine_lock(checkpoints):

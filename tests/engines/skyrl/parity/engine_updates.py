@@ -1,0 +1,164 @@
+"""First updates of the real engine on the frozen batch, through the trainer's own step: URL MODEL OUT.npz.
+
+A process of its own, because the SDK leaves sockets open at its end. Writes `start/NAME` for each tensor of the adapter,
+`logprobs/N` of each sequence under the first weights, `sampling/N`, and `CASE/NAME` for each update. With `--steps N` it
+writes `steps/NAME` instead: the adapter after N further steps at a common learning rate, from `start/NAME`.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, StopReason
+from hermes_rl.core.trajectory import Sequence as TokenSequence
+from hermes_rl.store.codec import encode
+from hermes_rl.training.config import TrainerSettings
+from hermes_rl.training.engines.protocol import Example
+from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.step import GRPOStep
+from hermes_rl.training.utilization import BusyTimer
+from hermes_rl.training.weights.adapter import TENSORS
+from hermes_rl.training.weights.download import Remote, download_adapter
+from hermes_rl.training.weights.tensors import TensorFile, to_float32
+from tests.engines.skyrl.parity.cases import BASE, CASES
+from tests.engines.skyrl.parity.frozen_batch import FrozenSequence, frozen_batch
+
+Tensors = dict[str, NDArray[np.float32]]
+SOURCE = Provenance("frozen", "hash", "model", {"hermes-rl": "0"})
+
+
+async def opened(url: str, model: str, **changed: Any) -> TinkerEngine:
+    settings = TrainerSettings(base_url=url, base_model=model, lora_rank=8, seed=3, total_steps=100, **changed)
+    return await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=2048)
+
+
+async def adapter(engine: TinkerEngine, url: str, name: str) -> Tensors:
+    with tempfile.TemporaryDirectory() as folder:
+        await download_adapter(Remote(await engine.save_sampler(name), base_url=url), Path(folder))
+        file = TensorFile(Path(folder) / TENSORS)
+        return {name: np.array(to_float32(file[name])) for name in file.infos}
+
+
+def examples(batch: Sequence[FrozenSequence]) -> list[Example]:
+    zeros = [np.zeros(len(each.tokens) - 1, np.float32) for each in batch]
+    return [
+        Example(each.tokens[:-1], each.tokens[1:], zero, zero, each.sampled[1:].astype(np.float32))
+        for each, zero in zip(batch, zeros, strict=True)
+    ]
+
+
+def groups(batch: Sequence[FrozenSequence], sampling: Sequence[NDArray[np.float32]]) -> list[bytes]:
+    """The batch as the trajectory API would give it."""
+    rollouts: dict[tuple[int, int], list[TokenSequence]] = {}
+    for each, logprobs in zip(batch, sampling, strict=True):
+        kept = [None, *(float(value) if on else None for value, on in zip(logprobs, each.sampled[1:], strict=True))]
+        versions = [0 if on else None for on in each.sampled]
+        made = TokenSequence(
+            tuple(each.tokens.tolist()),
+            tuple(map(int, each.sampled)),
+            tuple(kept),
+            tuple(versions),
+            Sampling(1.0, logprobs="raw"),
+        )
+        rollouts.setdefault((each.group, each.rollout), []).append(made)
+    scores = {(each.group, each.rollout): each.score for each in batch}
+    return [
+        encode(
+            Group(
+                item_id=str(number),
+                item=None,
+                rollouts=tuple(
+                    Rollout(
+                        item_id=str(number),
+                        index=key[1],
+                        seed=0,
+                        messages=[],
+                        score=scores[key],
+                        stop_reason=StopReason.NATURAL,
+                        failure=None,
+                        sequences=tuple(sequences),
+                    )
+                    for key, sequences in rollouts.items()
+                    if key[0] == number
+                ),
+                provenance=SOURCE,
+            )
+        )
+        for number in sorted({key[0] for key in rollouts})
+    ]
+
+
+def sampling_logprobs(batch: Sequence[FrozenSequence], now: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    """Those of a policy a little off the first weights."""
+    pairs = zip(batch, now, strict=True)
+    return [
+        np.where(each.sampled[1:], np.minimum(logprobs - each.noise[1:], -1e-4), 0.0).astype(np.float32)
+        for each, logprobs in pairs
+    ]
+
+
+async def updates(url: str, model: str) -> Mapping[str, NDArray[np.float32]]:
+    batch = frozen_batch()
+    engine = await opened(url, model)
+    try:
+        start, now = await adapter(engine, url, "start"), await engine.logprobs(examples(batch))
+    finally:
+        await engine.close()
+    sampling = sampling_logprobs(batch, now)
+    result = {f"start/{name}": value for name, value in start.items()}
+    result |= {f"sampling/{number}": each for number, each in enumerate(sampling)}
+    for case, changed in CASES.items():
+        settings = TrainerSettings(base_url=url, base_model=model, total_steps=100, **BASE | changed)
+        engine = await opened(url, model)
+        try:
+            await GRPOStep(settings).run(engine, groups(batch, sampling), step=0, version=0)
+            after = await adapter(engine, url, "after")
+        finally:
+            await engine.close()
+        result |= {f"{case}/{name}": after[name] - start[name] for name in start}
+    return result
+
+
+async def steps(url: str, model: str, count: int, warmup: int = 3) -> Mapping[str, NDArray[np.float32]]:
+    """`warmup` steps from the first weights make B non-zero; the reference continues from there with the optimizer."""
+    batches = [frozen_batch(seed) for seed in (1, 2, 3)]
+    engine = await opened(url, model)
+    try:
+        result: dict[str, NDArray[np.float32]] = {}
+        settings = TrainerSettings(base_url=url, base_model=model, total_steps=100, **STEPS_SETTINGS)
+        start = await adapter(engine, url, "start")
+        result |= {f"start/{name}": value for name, value in start.items()}
+        stored = []
+        for number, batch in enumerate(batches):
+            sampling = sampling_logprobs(batch, await engine.logprobs(examples(batch)))
+            result |= {f"sampling/{number}/{index}": each for index, each in enumerate(sampling)}
+            stored.append(groups(batch, sampling))
+        step = GRPOStep(settings)
+        for number in range(count):
+            await step.run(engine, stored[number % len(stored)], step=number, version=0)
+            if number + 1 in {1, 3, 10, count}:
+                after = await adapter(engine, url, f"step-{number + 1}")
+                result |= {f"steps/{number + 1}/{name}": value for name, value in after.items()}
+        return result
+    finally:
+        await engine.close()
+
+
+STEPS_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "adam_eps": 1e-8, "max_staleness": 0}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("model")
+    parser.add_argument("out")
+    parser.add_argument("--steps", type=int)
+    told = parser.parse_args()
+    made = asyncio.run(steps(told.url, told.model, told.steps) if told.steps else updates(told.url, told.model))
+    np.savez(told.out, **made)

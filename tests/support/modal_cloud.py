@@ -218,10 +218,11 @@ class ModalCloud:
         assert stdin is not None
         try:
             stdin.write(new)
+            # Before the wait: the SDK sends a request again that takes long, and its bytes must not be written twice.
+            command.written += len(new)
             await stdin.drain()
         except (ConnectionError, RuntimeError) as error:
             raise GRPCError(Status.FAILED_PRECONDITION, "the command has closed its input") from error
-        command.written += len(new)
         if request.eof:
             stdin.close()
         return task_command_router_pb2.TaskExecStdinWriteResponse()

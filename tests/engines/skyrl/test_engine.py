@@ -17,7 +17,7 @@ import pytest
 import tinker
 from tinker import types
 
-from tests.engines.skyrl.tiny_training import PROMPT, TinyTraining, post
+from tests.engines.skyrl.tiny_training import DATA, LENGTH, PROMPT, TinyTraining, post
 from tests.support.skyrl_engine import SkyrlEngine
 
 # The first test waits for the engine, and all of them for what is not compiled yet.
@@ -101,6 +101,26 @@ def test_weight_decay_takes_from_nobody_else(skyrl_engine: SkyrlEngine, training
     training.step(weight_decay=0.5)
     assert np.array_equal(other.logprobs(), before)
     other.close()
+
+
+def test_the_gradient_is_a_sum_over_all_sequences_and_tokens(training: TinyTraining) -> None:
+    """SkyRL alone divides by the number of sequences and by the length of each with its prompt."""
+
+    def norm(data: list[types.Datum]) -> float:
+        gradients = training.client.forward_backward(data, "importance_sampling")
+        step = training.client.optim_step(types.AdamParams(learning_rate=0.0))
+        gradients.result()
+        [value] = [value for name, value in step.result().metrics.items() if "grad_norm" in name]
+        return float(value)
+
+    once = norm(DATA)
+    assert norm([*DATA, *DATA]) == pytest.approx(2 * once, rel=1e-5)
+    # The prompt's tokens have no advantage: whether they have a weight must not matter.
+    weights = types.TensorData.from_numpy(np.array([0.0] * (len(PROMPT) - 1) + [1.0] * LENGTH, np.float32))
+    weighted = [
+        each.model_copy(update={"loss_fn_inputs": {**each.loss_fn_inputs, "weights": weights}}) for each in DATA
+    ]
+    assert norm(weighted) == pytest.approx(once, rel=1e-5)
 
 
 def test_gradients_are_clipped_when_asked(skyrl_engine: SkyrlEngine, training: TinyTraining) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# No truncation, no gradient clipping. Adam's first update is lr * g / (|g| + eps), with both this large nearly g itself.
+# No truncation, no gradient clipping. Adam's first update is lr * g / (|g| + eps): with both this large, nearly g.
 SCALE = 1e6
 BASE: dict[str, Any] = {
     "max_importance_weight": None,

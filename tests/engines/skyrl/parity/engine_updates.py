@@ -1,8 +1,8 @@
 """First updates of the real engine on the frozen batch, through the trainer's own step: URL MODEL OUT.npz.
 
-A process of its own, because the SDK leaves sockets open at its end. Writes `start/NAME` for each tensor of the adapter,
-`logprobs/N` of each sequence under the first weights, `sampling/N`, and `CASE/NAME` for each update. With `--steps N` it
-writes `steps/NAME` instead: the adapter after N further steps at a common learning rate, from `start/NAME`.
+A process of its own, because the SDK leaves sockets open at its end. Writes `start/NAME` for each tensor of the
+adapter, `sampling/N` with the sampling logprobs of each sequence, and `CASE/NAME` for each update. With `--steps N` it
+writes `steps/K/NAME` instead: the adapter after K of N steps with the default optimizer.
 """
 
 import argparse
@@ -125,8 +125,8 @@ async def updates(url: str, model: str) -> Mapping[str, NDArray[np.float32]]:
     return result
 
 
-async def steps(url: str, model: str, count: int, warmup: int = 3) -> Mapping[str, NDArray[np.float32]]:
-    """`warmup` steps from the first weights make B non-zero; the reference continues from there with the optimizer."""
+async def steps(url: str, model: str, count: int) -> Mapping[str, NDArray[np.float32]]:
+    """One step with a large learning rate makes B non-zero; what follows starts there, with a fresh optimizer."""
     batches = [frozen_batch(seed) for seed in (1, 2, 3)]
     engine = await opened(url, model)
     try:

@@ -36,7 +36,7 @@ class LoRA(torch.nn.Module):  # type: ignore[misc]
 
 
 class Reference:
-    """The model with the adapter of `start`. `parameters` has them by their PEFT name; shared ones by the first name."""
+    """The model with the adapter of `start`. `parameters` are by PEFT name; a shared A has the name of its first user."""
 
     def __init__(self, folder: str, start: dict[str, Any]) -> None:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -188,7 +188,7 @@ def compare_steps(model: str, arrays: Any, count: int, rate: float, eps: float) 
 
 
 def compare_trl(model: str, arrays: Any) -> dict[str, float]:
-    """TRL's own losses on the same batch, with PEFT's adapter: its A is not shared, which the first update cannot see."""
+    """TRL's own losses on the same batch. PEFT does not share A, which the first update of B does not depend on."""
     datasets, peft, trl = import_module("datasets"), import_module("peft"), import_module("trl")
     batch = frozen_batch()
     sampling = [arrays[f"sampling/{number}"] for number in range(len(batch))]

@@ -105,4 +105,4 @@ def test_a_command_does_not_load_what_others_need() -> None:
     code = f"{call}; import sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert "hermes_rl.cli.view" in loaded
-    assert loaded & {"aiohttp", "hermes_rl.environment", "hermes_rl.orchestration", "pydantic", "uvloop"} == set()
+    assert loaded & {"aiohttp", "hermes_rl.environment.base", "hermes_rl.orchestration", "pydantic", "uvloop"} == set()

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from hermes_rl.cli.environment_command import environment_mode
-from hermes_rl.console.config_options import PART, ConfigSections, section_values
+from hermes_rl.console.config_options import (
+    ATROPOS_FLAGS,
+    PART,
+    ConfigSections,
+    refuse_atropos_endpoints,
+    section_values,
+)
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
@@ -106,6 +112,7 @@ def _replicas(
     from hermes_rl.rollout.token_requirements import require_exact_tokens
 
     as_json, trace = values.pop("as_json"), values.pop("trace")
+    refuse_atropos_endpoints(**{name: values.pop(name) for name in ATROPOS_FLAGS})
     given = {name: text for name, text in values.items() if text is not None}
     settings = resolve_settings(environment, config, section_values(given, "env"), section_values(given, "openai"))
     if not settings.has_endpoint:

@@ -426,6 +426,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     @property
     def makes_own_rollouts(self) -> bool:
+        """Whether the environment overrides `collect_trajectory` or `collect_trajectories`."""
         return self.overrides("collect_trajectories") or self.overrides("collect_trajectory")
 
     @property

@@ -36,7 +36,7 @@ class LoRA(torch.nn.Module):  # type: ignore[misc]
 
 
 class Reference:
-    """The model with the adapter of `start`. `parameters` are by PEFT name; a shared A has the name of its first user."""
+    """The model with the adapter of `start`. `parameters` are by PEFT name; a shared A has that of its first module."""
 
     def __init__(self, folder: str, start: dict[str, Any]) -> None:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -173,7 +173,7 @@ def compare_steps(model: str, arrays: Any, count: int, rate: float, eps: float) 
     start = prefixed(arrays, "start/")
     reference = Reference(model, start)
     adam = torch.optim.Adam(list(reference.parameters.values()), lr=rate, betas=(0.9, 0.95), eps=eps)
-    distances = {}
+    distances: dict[str, float] = {}
     for number in range(count):
         adam.zero_grad()
         chosen = number % len(batches)
@@ -183,7 +183,9 @@ def compare_steps(model: str, arrays: Any, count: int, rate: float, eps: float) 
         adam.step()
         if engine := prefixed(arrays, f"steps/{number + 1}/"):
             travelled = {name: each.detach().numpy() - start[name] for name, each in reference.parameters.items()}
-            distances[number + 1] = relative_error(travelled, {name: engine[name] - start[name] for name in travelled})
+            distances[str(number + 1)] = relative_error(
+                travelled, {name: engine[name] - start[name] for name in travelled}
+            )
     return distances
 
 

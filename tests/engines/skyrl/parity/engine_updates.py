@@ -27,7 +27,7 @@ from hermes_rl.training.weights.adapter import TENSORS
 from hermes_rl.training.weights.download import Remote, download_adapter
 from hermes_rl.training.weights.tensors import TensorFile, to_float32
 from tests.engines.skyrl.parity.cases import BASE, CASES
-from tests.engines.skyrl.parity.frozen_batch import FrozenSequence, frozen_batch
+from tests.engines.skyrl.parity.frozen_batch import FrozenSequence, frozen_batch, step_batches
 
 Tensors = dict[str, NDArray[np.float32]]
 SOURCE = Provenance("frozen", "hash", "model", {"hermes-rl": "0"})
@@ -126,8 +126,8 @@ async def updates(url: str, model: str) -> Mapping[str, NDArray[np.float32]]:
 
 
 async def steps(url: str, model: str, count: int) -> Mapping[str, NDArray[np.float32]]:
-    """One step with a large learning rate makes B non-zero; what follows starts there, with a fresh optimizer."""
-    batches = [frozen_batch(seed) for seed in (1, 2, 3)]
+    """The adapter after some of `count` steps with the default optimizer."""
+    batches = step_batches()
     engine = await opened(url, model)
     try:
         result: dict[str, NDArray[np.float32]] = {}

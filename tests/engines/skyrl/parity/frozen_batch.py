@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 VOCABULARY = 320
+# Standard deviation of the log ratio between the policy that sampled and the first weights.
+OFF_POLICY = 0.3
 # By group, by rollout: the score, and for each sequence its spans (sampled or not, tokens).
 Spans = tuple[tuple[str, int], ...]
 GROUPS: tuple[tuple[tuple[float, tuple[Spans, ...]], ...], ...] = (
@@ -44,14 +46,20 @@ class FrozenSequence:
     noise: "np.ndarray[Any, np.dtype[np.float64]]"
 
 
-def frozen_batch(seed: int = 7, off_policy: float = 0.3) -> list[FrozenSequence]:
+def frozen_batch(seed: int = 7, *, longest_tool_output: int = 2000) -> list[FrozenSequence]:
     random = np.random.default_rng(seed)
     made = []
     for group, rollouts in enumerate(GROUPS):
         for rollout, (score, sequences) in enumerate(rollouts):
             for spans in sequences:
-                sampled = np.concatenate([np.full(count, kind == "sampled") for kind, count in spans])
+                limits = [(kind, min(count, longest_tool_output) if kind == "tool" else count) for kind, count in spans]
+                sampled = np.concatenate([np.full(count, kind == "sampled") for kind, count in limits])
                 tokens = random.integers(3, VOCABULARY, len(sampled))
-                noise = random.normal(size=len(sampled)) * off_policy * sampled
+                noise = random.normal(size=len(sampled)) * OFF_POLICY * sampled
                 made.append(FrozenSequence(group, rollout, score, tokens, sampled, noise))
     return made
+
+
+def step_batches() -> list[list[FrozenSequence]]:
+    """Three shorter ones, for many steps."""
+    return [frozen_batch(seed, longest_tool_output=50) for seed in (1, 2, 3)]

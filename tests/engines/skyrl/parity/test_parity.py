@@ -24,7 +24,7 @@ LARGEST_ERROR, LARGEST_DRIFT = 1e-4, 1e-3
 @pytest.fixture(scope="module")
 def torch_python() -> Path:
     """Of the environment that has torch, PEFT and TRL."""
-    command = [ROOT / "scripts" / "engine_environment", "trl"]
+    command = [str(ROOT / "scripts" / "engine_environment"), "trl"]
     return Path(subprocess.check_output(command, text=True, timeout=2200).strip()) / "bin" / "python"
 
 
@@ -35,7 +35,7 @@ def engine_process(engine: SkyrlEngine, out: Path, *options: str) -> Path:
 
 
 def compared(python: Path, model: str, arrays: Path, *options: str) -> dict[str, Any]:
-    command = [python, REFERENCE, model, arrays, *options]
+    command = [str(python), str(REFERENCE), model, str(arrays), *options]
     said = subprocess.run(command, check=True, cwd=arrays.parent, stdout=subprocess.PIPE, text=True, timeout=1500)
     answer: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     print(json.dumps(answer, indent=1))

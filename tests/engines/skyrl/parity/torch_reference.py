@@ -17,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from tests.engines.skyrl.parity.cases import BASE, CASES, SCALE
-from tests.engines.skyrl.parity.frozen_batch import FrozenSequence, frozen_batch
+from tests.engines.skyrl.parity.frozen_batch import FrozenSequence, frozen_batch, step_batches
 
 torch: Any = import_module("torch")
 transformers: Any = import_module("transformers")
@@ -169,7 +169,7 @@ def compare_updates(model: str, arrays: Any) -> dict[str, float]:
 
 def compare_steps(model: str, arrays: Any, count: int, rate: float, eps: float) -> dict[str, Any]:
     """The distance to the engine's parameters, relative to the distance travelled, after some of the steps."""
-    batches = [frozen_batch(seed) for seed in (1, 2, 3)]
+    batches = step_batches()
     start = prefixed(arrays, "start/")
     reference = Reference(model, start)
     adam = torch.optim.Adam(list(reference.parameters.values()), lr=rate, betas=(0.9, 0.95), eps=eps)

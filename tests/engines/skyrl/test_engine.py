@@ -118,7 +118,8 @@ def test_the_gradient_is_a_sum_over_all_sequences_and_tokens(training: TinyTrain
     # The prompt's tokens have no advantage: whether they have a weight must not matter.
     weights = types.TensorData.from_numpy(np.array([0.0] * (len(PROMPT) - 1) + [1.0] * LENGTH, np.float32))
     weighted = [
-        each.model_copy(update={"loss_fn_inputs": {**each.loss_fn_inputs, "weights": weights}}) for each in DATA
+        types.Datum(model_input=each.model_input, loss_fn_inputs={**each.loss_fn_inputs, "weights": weights})
+        for each in DATA
     ]
     assert norm(weighted) == pytest.approx(once, rel=1e-5)
 

@@ -9,7 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_rl.core.errors import Failure, FailureSource, VerifierError
-from hermes_rl.core.trajectory import Group, Provenance, Rollout, Sampling, Sequence, StopReason, Usage, validate_score
+from hermes_rl.core.trajectory import (
+    Group,
+    Provenance,
+    Rollout,
+    SampledCall,
+    Sampling,
+    Sequence,
+    StopReason,
+    Usage,
+    validate_score,
+)
 
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -109,6 +119,12 @@ COLUMNS: dict[str, Any] = {
 def test_a_sequences_columns_have_one_length(column: str) -> None:
     with pytest.raises(ValueError, match="same length"):
         Sequence(**{**COLUMNS, column: (1,)})
+
+
+@pytest.mark.parametrize("calls", [[(0, 2)], [(0, -1)], [(0, 1), (1, 1)], [(0, 1), (1, 0)], [(-1, 1)]], ids=str)
+def test_the_calls_of_a_sequence_begin_in_it_one_after_the_other(calls: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="out of order"):
+        Sequence(**COLUMNS, calls=tuple(SampledCall(*call) for call in calls))
 
 
 def test_a_sequence_may_be_empty() -> None:

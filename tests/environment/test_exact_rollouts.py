@@ -3,15 +3,19 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from hermes_rl import APIServerConfig, ConfigError, HermesAgentEnvConfig
+from hermes_rl import AgentResult, APIServerConfig, ConfigError, HermesAgentEnvConfig, Reward, ToolContext
 from hermes_rl.core.trajectory import StopReason
 from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.store.codec import encode
 from hermes_rl.store.records import atropos_columns, group_from_record, group_to_record
+from hermes_rl.training.batch import training_batch
+from hermes_rl.training.config import TrainerSettings
 from tests.support.chat_models import chat_model
 from tests.support.environments import FileEnv, opened
 from tests.support.scripted_model import ScriptedModel, Text
@@ -37,13 +41,15 @@ def writes_the_number(asked: Asked) -> Tokens:
 
 
 @asynccontextmanager
-async def exact(server: VLLMServer, tmp_path: Path, **config: Any) -> AsyncIterator[FileEnv]:
+async def exact(
+    server: VLLMServer, tmp_path: Path, *, kind: type[FileEnv] = FileEnv, **config: Any
+) -> AsyncIterator[FileEnv]:
     folder = MODEL.save(tmp_path / "tokenizer")
     endpoint = APIServerConfig.model_validate(
         {"base_url": server.base_url, "model_name": "scripted", "server_type": "vllm", "max_retries": 0, "timeout": 20}
     )
     settings = {"tokenizer_name": str(folder), "group_size": 2, "terminal_backend": "bubblewrap", **config}
-    env = FileEnv(HermesAgentEnvConfig.model_validate(settings), [endpoint])
+    env = kind(HermesAgentEnvConfig.model_validate(settings), [endpoint])
     async with env.opened():
         yield env
 
@@ -123,7 +129,7 @@ async def test_compaction_begins_a_second_sequence_and_trains_every_token_once(t
         turns = asked.prompt.count(ids("")[0])
         return Tokens(ids(call(f"seq {turns * 100} {turns * 100 + 60}")))
 
-    settings = {"compaction": "drop_results", "max_context_tokens": 3000, "max_agent_turns": 9}
+    settings: dict[str, Any] = {"compaction": "drop_results", "max_context_tokens": 3000, "max_agent_turns": 9}
     async with VLLMServer(looks_often) as server, exact(server, tmp_path, **settings) as env:
         group = await env.collect_group({"number": 7})
     for rollout in group.rollouts:
@@ -131,6 +137,37 @@ async def test_compaction_begins_a_second_sequence_and_trains_every_token_once(t
         assert len(rollout.sequences) > 1
         assert sampled == rollout.usage.completion_tokens
         assert "breaches" not in rollout.metadata
+
+
+async def test_turn_scores_meet_the_tokens_of_their_turn_over_several_sequences(tmp_path: Path) -> None:
+    """From the environment to the trainer: each turn has an advantage of its own, and compaction moves none."""
+
+    def looks_often(asked: Asked) -> Tokens:
+        turns = asked.prompt.count(ids("")[0])
+        return Tokens(ids(call(f"seq {turns * 100} {turns * 100 + 60}")))
+
+    class Scored(FileEnv):
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> Reward:
+            first = not self.seen
+            self.seen.append(result)
+            return Reward(0.0, turns=tuple(float(first) for _ in range(result.turns_used)))
+
+        seen: ClassVar[list[AgentResult]] = []
+
+    settings: dict[str, Any] = {"compaction": "drop_results", "max_context_tokens": 3000, "max_agent_turns": 9}
+    settings["ensure_scores_are_not_same"] = False
+    async with VLLMServer(looks_often) as server, exact(server, tmp_path, kind=Scored, **settings) as env:
+        group = await env.collect_group({"number": 7})
+    assert [rollout.turns_used for rollout in group.rollouts] == [9, 9]
+    assert all(len(rollout.sequences) > 1 for rollout in group.rollouts)
+    batch = training_batch([encode(group)], TrainerSettings(per_turn=True), 0)
+    assert not batch.excluded
+    best = next(index for index, rollout in enumerate(group.rollouts) if sum(rollout.turn_scores))
+    examples = [
+        example for example, origin in zip(batch.examples, batch.origins, strict=True) if origin.outcome.rollout == best
+    ]
+    found = [value for example in examples for value, _ in groupby(example.advantages[example.mask == 1])]
+    assert found == [turns_left / 2 for turns_left in range(9, 0, -1)]
 
 
 async def test_a_call_that_cannot_be_read_beside_one_that_can_is_answered_and_the_stream_goes_on(

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -64,14 +65,29 @@ def test_equal_scores_are_withheld_and_a_lone_one_is_not() -> None:
     assert DistinctScores().reason(rollouts(1.0)) is None
 
 
-def test_an_over_long_rollout_is_withheld_and_no_survivor() -> None:
+def test_an_over_long_rollout_is_withheld_and_stays_in_the_baseline() -> None:
     rules = GroupRules(sequence_limit=SequenceLimit(10))
-    kept, withheld = rules.apply([rollout(1.0, tokens=11), rollout(0.0, tokens=10), *rollouts(1.0, 0.0)])
+    kept, withheld = rules.apply([rollout(1.0, tokens=11), rollout(0.0, tokens=10), *rollouts(0.0, 0.0)])
     assert [one.withheld for one in kept] == ["too_long", None, None, None]
+    assert [one.in_baseline for one in kept] == [True] * 4
     assert withheld is None
-    kept, withheld = rules.apply([rollout(1.0, tokens=11), rollout(0.0, tokens=11), *rollouts(1.0, 0.0)])
-    assert withheld == "too_few_scored"
-    assert [one.score for one in kept] == [1.0, 0.0, 1.0, 0.0]
+    kept, withheld = rules.apply([rollout(1.0, tokens=11), rollout(1.0, tokens=10), *rollouts(1.0, 1.0)])
+    assert withheld == "equal_scores"
+    assert [one.score for one in kept] == [1.0] * 4
+
+
+@pytest.mark.parametrize(("long", "reason"), [(2, None), (3, "too_few_scored"), (4, "too_few_scored")])
+def test_two_rollouts_of_a_group_must_be_short_enough(long: int, reason: str | None) -> None:
+    rules = GroupRules(sequence_limit=SequenceLimit(10))
+    made = [rollout(float(at), tokens=11 if at < long else 9) for at in range(4)]
+    assert rules.apply(made)[1] == reason
+
+
+@pytest.mark.parametrize("withheld", ["no_tokens", "not_returned", "why"])
+def test_rollouts_that_may_not_be_the_policys_are_not_compared(withheld: str) -> None:
+    odd = replace(rollout(1.0), withheld=withheld)
+    assert DistinctScores().reason([odd, *rollouts(0.0, 0.0)]) == "equal_scores"
+    assert MinViableGroup(1.0).reason([odd, *rollouts(0.0, 1.0)]) == "too_few_scored"
 
 
 def test_only_faults_of_the_world_are_tried_again_and_so_often() -> None:

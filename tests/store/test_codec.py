@@ -18,6 +18,7 @@ from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
+    SampledCall,
     Sampling,
     Sequence,
     Span,
@@ -124,6 +125,10 @@ def sequences(draw: st.DrawFn) -> Sequence:
         versions=tuple(value if mark else None for value, mark in zip(versions, marks[1], strict=True)),
         sampling=draw(
             st.builds(Sampling, FINITE, st.none() | FINITE, st.none() | st.integers(0, 9), st.none() | st.just("raw"))
+        ),
+        calls=tuple(
+            SampledCall(draw(st.integers(0, 9)), begin)
+            for begin in sorted(draw(st.sets(st.integers(0, size - 1), max_size=3)) if size else ())
         ),
     )
 
@@ -247,11 +252,25 @@ def test_a_group_that_came_back_is_written_as_the_same_bytes(group: Group) -> No
         with_sequence(logprobs=(-1.0,) * 4, versions=(1,) * 4),
         with_sequence(mask=(0,) * 4),
         with_sequence(mask=(1,) * 4),
+        with_sequence(calls=(SampledCall(2, 1), SampledCall(0, 2))),
     ],
-    ids="whole empty unscored chat no_tokens unknown_logprobs unsampled_logprobs nothing_sampled all_sampled".split(),
+    ids="whole empty unscored chat no_tokens unknown_logprobs unsampled_logprobs nothing_sampled all_sampled "
+    "calls".split(),
 )
 def test_every_shape_of_group_comes_back(group: Group) -> None:
     assert decode(encode(group)) == group
+
+
+def test_a_group_without_calls_is_written_as_by_older_versions() -> None:
+    assert all("calls" not in record for record in open_group(DATA).rollouts)
+
+
+@pytest.mark.parametrize("calls", ["ab", [], [[[0, 4]]], [[[0, 2], [1, 1]]], [[[-1, 0]]], [[[0]]], [[0]], [[["a", 1]]]])
+def test_calls_that_fit_to_no_tokens_are_refused(calls: Any) -> None:
+    records = open_group(DATA).rollouts
+    records[0]["calls"] = calls
+    with pytest.raises(BadGroupError):
+        decode(with_part(json_part("rollouts", records)))
 
 
 def test_logprobs_are_rounded_to_float32() -> None:

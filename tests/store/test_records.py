@@ -17,6 +17,7 @@ from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
+    SampledCall,
     Sampling,
     Sequence,
     Span,
@@ -99,6 +100,10 @@ def sequences(draw: st.DrawFn) -> Sequence:
         logprobs=column(st.none() | NUMBERS),
         versions=column(st.none() | st.integers(0, 1000)),
         sampling=draw(SAMPLINGS),
+        calls=tuple(
+            SampledCall(draw(st.integers(0, 9)), begin)
+            for begin in sorted(draw(st.sets(st.integers(0, size - 1), max_size=2)) if size else ())
+        ),
     )
 
 

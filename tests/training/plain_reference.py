@@ -22,7 +22,7 @@ class Row:
     positions: list[tuple[int, int, float, float, int]]
 
 
-def advantages_of(values: Listed[float], baseline: str) -> list[float]:
+def advantages_of(values: Listed[float], baseline: str, epsilon: float = 1e-4, sample_std: bool = True) -> list[float]:
     exact = [Fraction(value) for value in values]
     results = []
     for index, value in enumerate(exact):
@@ -33,45 +33,69 @@ def advantages_of(values: Listed[float], baseline: str) -> list[float]:
             results.append(float(value - sum(others) / len(others)))
         else:
             mean = sum(exact) / len(exact)
-            spread = math.sqrt(sum((one - mean) ** 2 for one in exact) / len(exact))
+            squares = sum((one - mean) ** 2 for one in exact)
+            spread = math.sqrt(squares / (len(exact) - 1 if sample_std else len(exact))) + epsilon
             results.append(float(value - mean) / (spread if baseline == "mean_std" else 1))
     return results
 
 
-def turns_of(rollout: Rollout) -> list[list[tuple[int, int]]]:
-    """The turns, each as the places (sequence, token) that were sampled in it."""
-    turns: list[list[tuple[int, int]]] = []
-    for number, sequence in enumerate(rollout.sequences):
-        speaking = False
-        for place, mark in enumerate(sequence.mask):
-            if mark and not speaking:
-                turns.append([])
-            if mark:
-                turns[-1].append((number, place))
-            speaking = bool(mark)
-    return turns
+def turns_of(rollout: Rollout) -> dict[tuple[int, int], int] | None:
+    """The turn of each sampled token, by its place (sequence, token); None where the record does not say."""
+    places = [
+        (number, place)
+        for number, sequence in enumerate(rollout.sequences)
+        for place, mark in enumerate(sequence.mask)
+        if mark
+    ]
+    if all(rollout.sequences[number].calls for number, _ in places):
+        turns = {
+            (number, place): max(
+                (call.begin, call.call) for call in rollout.sequences[number].calls if call.begin <= place
+            )[1]
+            for number, place in places
+        }
+        known = max([rollout.turns_used, *[call.call + 1 for one in rollout.sequences for call in one.calls]])
+    else:
+        turns, turn = {}, -1
+        for number, place in places:
+            turn += (number, place - 1) not in turns
+            turns[number, place] = turn
+        if len(rollout.sequences) != 1 or turn + 1 != rollout.turns_used:
+            return None
+        known = rollout.turns_used
+    return turns if len(rollout.turn_scores) <= known else None
 
 
-def token_advantages(rollouts: Listed[Rollout], settings: TrainerSettings) -> list[dict[tuple[int, int], float]]:
-    """For each rollout, what each of its sampled tokens is worth."""
-    turns = [turns_of(rollout) for rollout in rollouts]
-    worth: list[dict[tuple[int, int], float]] = [{} for _ in rollouts]
-    longest = max((len(one) for one in turns), default=0)
-    for turn in range(longest):
-        there = [index for index in range(len(rollouts)) if turn < len(turns[index])]
-        if not settings.per_turn:
-            values = advantages_of([rollout.score or 0.0 for rollout in rollouts], settings.advantage)
-            values = [values[index] for index in there]
-        else:
-            values = advantages_of([to_go(rollouts[index], turn) for index in there], settings.advantage)
-        for index, value in zip(there, values, strict=True):
-            worth[index].update(dict.fromkeys(turns[index][turn], value))
-    return worth
-
-
-def to_go(rollout: Rollout, turn: int) -> float:
+def value_from(rollout: Rollout, turn: int, settings: TrainerSettings) -> float:
+    """What a rollout is worth from a turn on: the scores of that turn and later ones, and its outcome."""
     assert rollout.score is not None
-    return math.fsum(rollout.turn_scores[turn:]) if rollout.turn_scores else rollout.score
+    sampled = sum(sum(sequence.mask) for sequence in rollout.sequences)
+    turn_scores = rollout.turn_scores[turn:] if settings.per_turn else ()
+    return math.fsum([*turn_scores, rollout.score, -settings.length_penalty * sampled / 1000])
+
+
+def token_advantages(compared: Listed[Rollout], settings: TrainerSettings) -> list[dict[tuple[int, int], float] | None]:
+    """For each rollout, what each of its sampled tokens is worth; None where that is not known."""
+    worth: list[dict[tuple[int, int], float] | None] = []
+    scored_turns = settings.per_turn and any(rollout.turn_scores for rollout in compared)
+    for index, rollout in enumerate(compared):
+        turns = turns_of(rollout)
+        if not scored_turns:
+            places = ((n, at) for n, one in enumerate(rollout.sequences) for at, mark in enumerate(one.mask) if mark)
+            turns = dict.fromkeys(places, 0)
+        worth.append(None)
+        if turns is not None:
+            by_turn = {
+                turn: advantages_of(
+                    [value_from(other, turn, settings) for other in compared],
+                    settings.advantage,
+                    settings.advantage_epsilon,
+                    settings.sample_std,
+                )[index]
+                for turn in set(turns.values())
+            }
+            worth[-1] = {place: by_turn[turn] for place, turn in turns.items()}
+    return worth
 
 
 def expected(groups: Listed[Group], settings: TrainerSettings, version: int) -> tuple[list[Row], Counter[str]]:
@@ -99,24 +123,14 @@ def rows_of(number: int, group: Group, settings: TrainerSettings, version: int, 
     if group.withheld is not None:
         causes["groups/withheld"] += 1
         return []
-    fit = []
-    for index, rollout in enumerate(group.rollouts):
-        if rollout.score is None:
-            causes["rollouts/unscored"] += 1
-        elif rollout.withheld is not None:
-            causes["rollouts/withheld"] += 1
-        elif settings.per_turn and len(rollout.turn_scores) > len(turns_of(rollout)):
-            causes["rollouts/unmatched_turns"] += 1
-        else:
-            fit.append((index, rollout))
-    worth = token_advantages([rollout for _, rollout in fit], settings)
+    trained = trained_rollouts(group, settings, causes)
     silent = group.overrides.get("set_advantage_to_zero") is True
-    if silent or not any(value for values in worth for value in values.values()):
+    if silent or not any(value for _, values in trained for value in values.values()):
         causes["groups/zero_signal"] += 1
         return []
     rows = []
-    for (index, rollout), values in zip(fit, worth, strict=True):
-        for place, sequence in enumerate(rollout.sequences):
+    for index, values in trained:
+        for place, sequence in enumerate(group.rollouts[index].sequences):
             cause = why_not(sequence, settings, version)
             if cause:
                 causes[f"sequences/{cause}"] += 1
@@ -135,6 +149,33 @@ def rows_of(number: int, group: Group, settings: TrainerSettings, version: int, 
                 )
             rows.append(Row((number, index, place), version - oldest(sequence), positions))
     return rows
+
+
+def trained_rollouts(
+    group: Group, settings: TrainerSettings, causes: Counter[str]
+) -> list[tuple[int, dict[tuple[int, int], float]]]:
+    """The index of each rollout that is trained on, and what its tokens are worth."""
+    compared = []
+    for index, rollout in enumerate(group.rollouts):
+        if rollout.score is None:
+            causes["rollouts/unscored"] += 1
+        elif rollout.withheld not in {None, "too_long"}:
+            causes["rollouts/withheld"] += 1
+        else:
+            compared.append(index)
+    trained = []
+    worth = token_advantages([group.rollouts[index] for index in compared], settings)
+    for index, values in zip(compared, worth, strict=True):
+        rollout = group.rollouts[index]
+        if rollout.withheld is not None:
+            causes["rollouts/withheld"] += 1
+        elif settings.mask_truncated and rollout.stop_reason in {"length", "context_full", "max_turns"}:
+            causes["rollouts/truncated"] += 1
+        elif values is None:
+            causes["rollouts/unmatched_turns"] += 1
+        else:
+            trained.append((index, values))
+    return trained
 
 
 def why_not(sequence: Sequence, settings: TrainerSettings, version: int) -> str | None:

@@ -3,18 +3,23 @@ from collections.abc import Sequence as Listed
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hermes_rl.api.atropos.scored_data import ORIGIN, read_scored_data
-from hermes_rl.core.trajectory import Group, Sampling, Sequence
+from hermes_rl.core.trajectory import Group, Rollout, SampledCall, Sampling, Sequence, StopReason
 from hermes_rl.extensions import ADVANTAGES
-from hermes_rl.store.codec import GroupView, encode
+from hermes_rl.rollout.filters import DistinctScores, GroupRules, SequenceLimit
+from hermes_rl.store.codec import GroupView, encode, open_group
+from hermes_rl.store.container import json_part, pack_parts
 from hermes_rl.training.batch import ExclusionReason, TrainingBatch, training_batch
 from hermes_rl.training.config import TrainerSettings
+from tests.store.test_codec import contents_of
 from tests.training.plain_reference import expected
-from tests.training.recorded_groups import RAW, group, groups, rollout, sequence
+from tests.training.recorded_groups import RAW, SCORES, group, groups, rollout, sequence
 
 NOW = 7
 
@@ -35,21 +40,21 @@ def worth(made: TrainingBatch) -> list[list[float]]:
 @given(
     st.lists(groups(), max_size=4),
     st.sampled_from(sorted(ADVANTAGES.builtin)),
-    st.booleans(),
-    st.integers(0, NOW),
-    st.integers(2, 14),
-    st.none() | st.integers(2, 60),
+    st.fixed_dictionaries(
+        {
+            "per_turn": st.booleans(),
+            "length_penalty": st.sampled_from([0.0, 125.0]),
+            "mask_truncated": st.booleans(),
+            "max_staleness": st.integers(0, NOW),
+            "max_token_trainer_length": st.integers(2, 14),
+            "max_batch_tokens": st.none() | st.integers(2, 60),
+        }
+    ),
 )
 def test_examples_and_causes_are_those_of_plain_loops_over_decoded_groups(
-    recorded: list[Group], advantage: str, per_turn: bool, staleness: int, longest: int, tokens: int | None
+    recorded: list[Group], advantage: str, given: dict[str, Any]
 ) -> None:
-    asked = TrainerSettings(
-        advantage=advantage,
-        per_turn=per_turn,
-        max_staleness=staleness,
-        max_token_trainer_length=longest,
-        max_batch_tokens=tokens,
-    )
+    asked = TrainerSettings(advantage=advantage, **given)
     made = training_batch([encode(one) for one in recorded], asked, NOW)
     rows, causes = expected(recorded, asked, NOW)
     assert made.excluded == causes
@@ -100,11 +105,27 @@ def test_all_sequences_of_a_rollout_have_its_advantage() -> None:
     assert worth(made) == [[0.5], [0.0, 0.5], [-0.5]]
 
 
-def test_turns_are_counted_over_all_sequences_of_a_rollout() -> None:
-    better = rollout(0.0, ".#.#", "..#", turn_scores=(0.0, 0.0, 1.0))
-    worse = rollout(0.0, ".#.#", "..#", turn_scores=(0.0, 1.0, 0.0))
+def test_turns_are_matched_by_model_call_and_not_by_position() -> None:
+    """The agent went back to its first context for its last call."""
+    better = rollout(0.0, sequence(".#.#", calls=(0, 2)), sequence("..#", calls=(1,)), turn_scores=(0.0, 0.0, 1.0))
+    worse = rollout(0.0, sequence(".#.#.#", calls=(0, 1, 2)), turn_scores=(0.0, 1.0, 0.0))
     made = batch(group(better, worse), per_turn=True)
-    assert worth(made) == [[0.0, 0.0, 0.0], [0.0, 0.5], [0.0, 0.0, 0.0], [0.0, -0.5]]
+    assert worth(made) == [[0.0, 0.0, 0.5], [0.0, 0.0], [0.0, 0.0, 0.0, 0.0, -0.5]]
+
+
+def test_a_turn_whose_sequence_was_dropped_moves_no_other() -> None:
+    """The sequence of the first call failed the token check."""
+    better = rollout(0.0, sequence(".#", calls=(1,)), turn_scores=(0.0, 2.0), turns_used=2)
+    worse = rollout(0.0, sequence(".#.#", calls=(0, 1)), turn_scores=(2.0, 0.0))
+    assert worth(batch(group(better, worse), per_turn=True)) == [[1.0], [0.0, 0.0, -1.0]]
+
+
+def test_calls_without_a_token_between_them_are_two_turns() -> None:
+    joined = replace(sequence(".##"), calls=(SampledCall(0, 1), SampledCall(1, 2)))
+    made = batch(group(rollout(0.0, joined, turn_scores=(0.0, 1.0)), rollout(0.0, ".#")), per_turn=True)
+    assert worth(made)[0] == [0.5, 0.5]
+    made = batch(group(rollout(0.0, joined, turn_scores=(1.0, 0.0)), rollout(0.0, ".#")), per_turn=True)
+    assert worth(made)[0] == [0.5, 0.0]
 
 
 def test_all_tokens_of_a_turn_have_its_advantage() -> None:
@@ -113,27 +134,105 @@ def test_all_tokens_of_a_turn_have_its_advantage() -> None:
     assert worth(made) == [[1.5, 1.5, 0.0, 0.5], [-1.5, -1.5, 0.0, -0.5]]
 
 
+def test_a_turn_that_one_rollout_reached_is_compared_with_the_outcome_of_the_other() -> None:
+    made = batch(group(rollout(1.0, ".#.#", turn_scores=(0.0, 0.5)), rollout(0.0, ".#")), per_turn=True)
+    assert worth(made) == [[0.75, 0.0, 0.75], [-0.75]]
+
+
 def test_turns_of_a_sequence_that_is_left_out_are_counted_all_the_same() -> None:
-    better = rollout(0.0, "......#", ".#", turn_scores=(0.0, 1.0))
-    worse = rollout(0.0, ".#", ".#", turn_scores=(0.0, 0.0))
+    better = rollout(0.0, sequence("......#", calls=[0]), sequence(".#", calls=[1]), turn_scores=(0.0, 1.0))
+    worse = rollout(0.0, ".#.#", turn_scores=(0.0, 0.0))
     made = batch(group(better, worse), per_turn=True, max_token_trainer_length=4)
-    assert worth(made) == [[0.5], [-0.5], [-0.5]]
+    assert worth(made) == [[0.5], [-0.5, 0.0, -0.5]]
 
 
-def test_more_turn_scores_than_turns_fit_to_no_tokens() -> None:
-    recorded = group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#"), rollout(1.0, ".#"))
+def test_without_calls_the_turns_of_one_whole_sequence_are_its_spans() -> None:
+    made = batch(group(rollout(0.0, ".#.#", turn_scores=(0.0, 1.0)), rollout(0.0, ".#")), per_turn=True)
+    assert worth(made) == [[0.5, 0.0, 0.5], [-0.5]]
+
+
+CALLED = sequence(".#", calls=[0])
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        rollout(1.0, ".#", ".#", turn_scores=(0.0, 0.0)),
+        rollout(1.0, ".#", turn_scores=(0.0,), turns_used=2),
+        rollout(1.0, ".#", turn_scores=(0.0, 0.0)),
+        rollout(1.0, CALLED, turn_scores=(0.0, 0.0)),
+        rollout(1.0, CALLED, ".#", turn_scores=(0.0, 0.0)),
+    ],
+    ids=["two_sequences", "lost_turn", "too_many_scores", "too_many_scores_of_calls", "some_calls"],
+)
+def test_a_rollout_whose_turns_are_unknown_is_compared_with_and_not_trained_on(unknown: Rollout) -> None:
+    recorded = group(unknown, rollout(0.0, CALLED, turn_scores=(0.5,)), rollout(0.5, CALLED))
     made = batch(recorded, per_turn=True)
     assert made.excluded == {ExclusionReason.UNMATCHED_TURNS: 1}
-    assert worth(made) == [[-0.5], [0.5]]
+    assert [values[0] for values in worth(made)] == pytest.approx([-1 / 6, -1 / 6])
+    assert [outcome.score for outcome in made.outcomes] == [1.0, 0.0, 0.5]
 
 
-def test_scores_of_turns_need_not_fit_where_scores_of_rollouts_are_compared() -> None:
+def test_turns_need_not_be_known_where_scores_of_rollouts_are_compared() -> None:
     assert not excluded(group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#")))
+    assert not excluded(group(rollout(1.0, ".#", ".#", turns_used=9), rollout(0.0, ".#")), per_turn=True)
 
 
-def test_a_rollout_left_out_for_its_turns_still_counts_as_a_reward() -> None:
-    recorded = group(rollout(1.0, ".#", turn_scores=(1.0, 2.0)), rollout(0.0, ".#"), rollout(1.0, ".#"))
-    assert [outcome.score for outcome in batch(recorded, per_turn=True).outcomes] == [1.0, 0.0, 1.0]
+def test_differences_in_turns_that_nobody_reached_are_no_signal() -> None:
+    recorded = group(rollout(1.0, ".#", turn_scores=(0.0,)), rollout(0.0, ".#", turn_scores=(1.0,)))
+    assert excluded(recorded, per_turn=True) == {ExclusionReason.ZERO_SIGNAL: 1}
+
+
+@pytest.mark.parametrize("calls", [[[0, 2]], [[0, 1], [1, 1]], [[-1, 1]], [[0, 9]], [[0]], "ab", [["x", "y"]]], ids=str)
+def test_calls_that_fit_to_no_tokens_make_a_group_unreadable(calls: Any) -> None:
+    parts = contents_of(encode(group(rollout(1.0, CALLED), rollout(0.0, CALLED))))
+    records = open_group(pack_parts(parts.values())).rollouts
+    records[0]["calls"] = [calls]
+    data = pack_parts({**parts, "rollouts": json_part("rollouts", records)}.values())
+    assert training_batch([data], TrainerSettings(), 0).excluded == {ExclusionReason.UNREADABLE: 1}
+
+
+def test_a_group_of_an_older_version_is_read() -> None:
+    data = encode(group(rollout(1.0, ".#"), rollout(0.0, ".#")))
+    assert "calls" not in open_group(data).rollouts[0]
+    assert worth(training_batch([data], TrainerSettings(), 0)) == [[0.5], [-0.5]]
+
+
+def test_a_standard_deviation_is_that_of_the_settings() -> None:
+    recorded = group(rollout(1.0, ".#"), rollout(0.0, ".#"))
+    made = batch(recorded, advantage="mean_std", advantage_epsilon=0.5, sample_std=False)
+    assert worth(made) == [[0.5], [-0.5]]
+    assert worth(batch(recorded, advantage="mean_std")) == [
+        pytest.approx([0.70701], abs=1e-5),
+        pytest.approx([-0.70701], abs=1e-5),
+    ]
+
+
+def test_a_length_penalty_is_taken_off_per_thousand_sampled_tokens() -> None:
+    recorded = group(rollout(1.0, ".....##", ".#.#"), rollout(1.0, ".....##"))
+    assert excluded(recorded) == {ExclusionReason.ZERO_SIGNAL: 1}
+    made = batch(recorded, length_penalty=500.0)
+    assert [max(values, key=abs) for values in worth(made)] == [-0.5, -0.5, 0.5]
+
+
+def test_rewards_are_reported_without_the_length_penalty() -> None:
+    recorded = group(rollout(1.0, ".##"), rollout(1.0, ".#"))
+    assert [outcome.score for outcome in batch(recorded, length_penalty=500.0).outcomes] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("reason", [StopReason.LENGTH, StopReason.CONTEXT_FULL, StopReason.MAX_TURNS])
+def test_a_truncated_rollout_is_compared_with_and_not_trained_on_if_masked(reason: StopReason) -> None:
+    recorded = group(rollout(1.0, ".#", stop_reason=reason), rollout(0.0, ".#"), rollout(0.5, ".#"))
+    assert worth(batch(recorded)) == [[0.5], [-0.5], [0.0]]
+    made = batch(recorded, mask_truncated=True)
+    assert made.excluded == {ExclusionReason.TRUNCATED: 1}
+    assert worth(made) == [[-0.5], [0.0]]
+
+
+@pytest.mark.parametrize("reason", sorted(set(StopReason) - {"length", "context_full", "max_turns"}))
+def test_a_rollout_that_ended_otherwise_is_not_truncated(reason: StopReason) -> None:
+    recorded = group(rollout(1.0, ".#", stop_reason=reason), rollout(0.0, ".#"))
+    assert not excluded(recorded, mask_truncated=True)
 
 
 def test_a_group_that_is_withheld_is_left_out() -> None:
@@ -148,10 +247,36 @@ def test_an_unscored_rollout_is_in_no_baseline() -> None:
     assert worth(made) == [[0.5], [-0.5]]
 
 
-def test_a_withheld_rollout_is_in_no_baseline() -> None:
-    made = batch(group(rollout(9.0, ".#", withheld="why"), rollout(1.0, ".#"), rollout(0.0, ".#")))
+@pytest.mark.parametrize("reason", ["no_tokens", "not_returned", "why"])
+def test_a_rollout_that_may_not_be_the_policys_is_in_no_baseline(reason: str) -> None:
+    made = batch(group(rollout(9.0, ".#", withheld=reason), rollout(1.0, ".#"), rollout(0.0, ".#")))
     assert made.excluded == {ExclusionReason.WITHHELD: 1}
     assert worth(made) == [[0.5], [-0.5]]
+
+
+def test_a_rollout_is_in_the_baseline_whoever_finds_it_too_long() -> None:
+    """Left out by the environment or by the trainer, the others have the same advantages."""
+    shorter = [rollout(1.0, ".#"), rollout(0.0, ".#")]
+    by_environment = batch(group(rollout(2.0, "....#", withheld="too_long"), *shorter))
+    by_trainer = batch(group(rollout(2.0, "....#"), *shorter), max_token_trainer_length=4)
+    assert by_environment.excluded == {ExclusionReason.WITHHELD: 1}
+    assert by_trainer.excluded == {ExclusionReason.TOO_LONG: 1}
+    assert worth(by_environment) == worth(by_trainer) == [[0.0], [-1.0]]
+    assert [outcome.score for outcome in by_environment.outcomes] == [2.0, 1.0, 0.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SCORES, st.integers(2, 12)), min_size=1, max_size=6), st.integers(2, 12))
+def test_environment_and_trainer_have_the_same_baseline(drawn: list[tuple[float, int]], limit: int) -> None:
+    """The limit on either side gives the same advantages, and the environment withholds what has none."""
+    rollouts = [rollout(score, "." * (length - 1) + "#") for score, length in drawn]
+    marked, withheld = GroupRules(sequence_limit=SequenceLimit(limit), rules=(DistinctScores(),)).apply(rollouts)
+    ours = batch(group(*marked, withheld=withheld))
+    theirs = batch(group(*rollouts), max_token_trainer_length=limit)
+    if withheld is None:
+        assert [example.advantages.tolist() for example in ours.examples] == worth(theirs)
+    else:
+        assert not theirs.examples
 
 
 @pytest.mark.parametrize("scores", [[], [1.0], [0.5, 0.5], [0.1, 0.1, 0.1], [-0.0, 0.0]], ids=str)
@@ -185,7 +310,16 @@ def test_scores_beyond_what_a_step_can_compute_are_left_out(score: float) -> Non
 
 def test_huge_scores_divided_by_their_deviation_are_trained_on() -> None:
     made = batch(group(rollout(1e308, ".#"), rollout(-1e308, ".#")), advantage="mean_std")
-    assert worth(made) == [[1.0], [-1.0]]
+    assert worth(made) == [pytest.approx([0.5**0.5]), pytest.approx([-(0.5**0.5)])]
+
+
+def test_an_advantage_that_is_no_number_is_left_out() -> None:
+    recorded = group(rollout(1.0, ".#"), rollout(0.0, ".#"))
+    assert excluded(recorded, advantage=f"{__name__}:not_a_number") == {ExclusionReason.OVERFLOW: 1}
+
+
+def not_a_number(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return scores * np.nan
 
 
 def test_a_sequence_over_the_limit_is_left_out() -> None:

@@ -1,14 +1,17 @@
 """What a list says of a group: a title that names the task, whatever was said before and after it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hermes_rl.core.trajectory import SampledCall
+from hermes_rl.store.codec import open_group
 from hermes_rl.viewer.sources import jsonl, trajectory_db
 from hermes_rl.viewer.sources.jsonl import Line
 from hermes_rl.viewer.summaries import GroupEntry, item_title
-from tests.store.database.making import make_group, make_rollout
+from tests.store.database.making import make_group, make_rollout, make_sequence
 from tests.viewer.recording import group, rollout
 
 WORKED_EXAMPLE = [
@@ -48,6 +51,16 @@ def test_a_title_is_the_task_in_a_store() -> None:
     entry = trajectory_db.index_entry(1, make_group(rollouts=(make_rollout(0, messages=CONVERSATION, metadata=SAID),)))
     assert isinstance(entry, GroupEntry)
     assert entry.title == "make the file task.txt"
+
+
+def test_the_record_of_a_stored_rollout_has_the_calls_of_each_sequence() -> None:
+    called = replace(make_sequence(), calls=(SampledCall(1, 1),))
+    view = open_group(
+        make_group(rollouts=(make_rollout(), replace(make_rollout(), sequences=(make_sequence(), called))))
+    )
+    assert [one.get("calls") for one in trajectory_db.sequence_records(view, 1)] == [None, [[1, 1]]]
+    assert [one.get("calls") for one in trajectory_db.sequence_records(view, 0)] == [None]
+    assert "calls" not in trajectory_db.rollout_record(view, 1)
 
 
 @pytest.mark.parametrize("length", [None, 0, -1, "four", 10**30])

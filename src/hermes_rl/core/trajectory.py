@@ -6,14 +6,19 @@ have the same length. Building anything else raises.
 
 import math
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from numbers import Real
 from typing import Any, NamedTuple
 
 from hermes_rl.core.errors import Failure, VerifierError
 from hermes_rl.core.messages import Message
+
+# Why a rollout is withheld that has a sequence longer than the trainer accepts.
+TOO_LONG = "too_long"
 
 
 class StopReason(StrEnum):
@@ -83,11 +88,23 @@ class Sampling:
     logprobs: str | None = None
 
 
+class SampledCall(NamedTuple):
+    """A model call with sampled tokens in a sequence: its number, and the position of its first token.
+
+    Calls are numbered from 0 over the whole rollout, in the order the model answered: the number of a call is the index
+    of its turn score.
+    """
+
+    call: int
+    begin: int
+
+
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """Token ids of one contiguous context. `mask` is 1 on the tokens the policy sampled, 0 on all others.
 
-    `logprobs` and `versions` (the policy version that sampled the token) hold None where the mask is 0.
+    `logprobs` and `versions` (the policy version that sampled the token) hold None where the mask is 0. A sampled token
+    belongs to the last of `calls` that begins at or before it; `calls` is empty where the source did not record them.
     """
 
     tokens: tuple[int, ...]
@@ -95,11 +112,14 @@ class Sequence:
     logprobs: tuple[float | None, ...]
     versions: tuple[int | None, ...]
     sampling: Sampling
+    calls: tuple[SampledCall, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.tokens), len(self.mask), len(self.logprobs), len(self.versions)}
         if len(lengths) != 1:
             raise ValueError(f"the columns of a sequence must have the same length, got {sorted(lengths)}")
+        if self.calls:
+            check_calls(self.calls, len(self.tokens))
 
     def atropos_mask(self) -> list[int]:
         """Sampled tokens, and Atropos' -100 for all others."""
@@ -112,7 +132,11 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A rollout's score. Named components and per-turn rewards are recorded with it, not trained on."""
+    """A rollout's score, with named components and per-turn rewards.
+
+    Components are recorded only. `turns[k]` is the reward of the model's k-th answer, in addition to the score; the
+    trainer uses them with `per_turn`.
+    """
 
     score: float
     components: Mapping[str, float] = field(default_factory=dict)
@@ -153,6 +177,11 @@ class Rollout:
     def scored(self) -> bool:
         """Whether it has a score; only scored rollouts enter a batch."""
         return self.score is not None
+
+    @property
+    def in_baseline(self) -> bool:
+        """Whether its score counts in the baseline of its group, also if it is not trained on itself."""
+        return in_baseline(self.score, self.withheld)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +226,25 @@ class Group:
     def scores(self) -> list[float]:
         """Scores of the scored rollouts, in order."""
         return [rollout.score for rollout in self.rollouts if rollout.score is not None]
+
+
+def in_baseline(score: float | None, withheld: str | None) -> bool:
+    """Whether a rollout's score counts in the baseline of its group.
+
+    Every rollout that was scored and came from the policy counts, also one that is too long to be trained on: a
+    baseline without it would be the mean of the short rollouts, and its error would depend on length. Excluded are
+    rollouts without a recorded token (`no_tokens`: nothing shows that the policy wrote them), rollouts that the
+    environment took out of the group (`not_returned`), and unknown reasons.
+    """
+    return score is not None and withheld in (None, TOO_LONG)
+
+
+def check_calls(calls: SequenceOf[tuple[int, int]], length: int) -> None:
+    """ValueError unless the calls of a sequence of this length have numbers from 0 and begin one after the other."""
+    begins = [begin for _, begin in calls]
+    ordered = all(before < after for before, after in pairwise(begins))
+    if not ordered or begins[0] < 0 or begins[-1] >= length or min(call for call, _ in calls) < 0:
+        raise ValueError(f"the model calls of a sequence of {length} tokens are out of order: {list(calls)[:8]}")
 
 
 def validate_reward(value: object) -> Reward:

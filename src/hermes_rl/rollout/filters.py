@@ -1,7 +1,8 @@
 """Rules that decide which groups and rollouts are trained on, each with its statistical reason.
 
 A rule looks at finished rollouts and returns a reason to withhold them, or None. Withheld rollouts stay in records and
-evaluations and are counted; only the trainer does not get them. No rule changes a score.
+evaluations and are counted; they are not trained on. No rule changes a score. Rules compare the scores that the trainer
+compares: those of `Rollout.in_baseline`, which include a rollout that is too long.
 """
 
 import math
@@ -11,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from hermes_rl.core.errors import Failure, FailureSource
-from hermes_rl.core.trajectory import Rollout
+from hermes_rl.core.trajectory import TOO_LONG, Rollout
 
 DEFAULT_SHARE = 0.75
 
@@ -19,7 +20,7 @@ DEFAULT_SHARE = 0.75
 class Withheld(StrEnum):
     TOO_FEW_SCORED = "too_few_scored"
     EQUAL_SCORES = "equal_scores"
-    TOO_LONG = "too_long"
+    TOO_LONG = TOO_LONG
     NO_TOKENS = "no_tokens"
     """The endpoint returns tokens, but none of the rollout's sequences passed the token check."""
     NOT_RETURNED = "not_returned"
@@ -39,6 +40,9 @@ class MinViableGroup:
     Failures outside the policy are random, so the mean of the remaining rollouts is still an unbiased baseline, only
     noisier by 1/n. Dropping the whole group for one failure wastes good samples and is biased against long items, which
     meet more failures. Below the share, failures are rarely random.
+
+    A rollout that is too long counts: it has a score, and the baseline includes it. But two rollouts must be short
+    enough to be trained on, since a trainer that gets only those has to compare them with each other.
     """
 
     share: float = DEFAULT_SHARE
@@ -47,8 +51,10 @@ class MinViableGroup:
         return max(math.ceil(self.share * size - 1e-9), min(size, 2))
 
     def reason(self, rollouts: Sequence[Rollout]) -> str | None:
-        usable = sum(rollout.scored and rollout.withheld is None for rollout in rollouts)
-        return None if usable >= self.needed(len(rollouts)) else Withheld.TOO_FEW_SCORED
+        compared = sum(rollout.in_baseline for rollout in rollouts)
+        trained = sum(rollout.scored and rollout.withheld is None for rollout in rollouts)
+        enough = compared >= self.needed(len(rollouts)) and trained >= min(len(rollouts), 2)
+        return None if enough else Withheld.TOO_FEW_SCORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class DistinctScores:
     tolerance: float = 0.0
 
     def reason(self, rollouts: Sequence[Rollout]) -> str | None:
-        scores = [rollout.score for rollout in rollouts if rollout.score is not None and rollout.withheld is None]
+        scores = [rollout.score for rollout in rollouts if rollout.score is not None and rollout.in_baseline]
         equal = len(scores) > 1 and max(scores) - min(scores) <= self.tolerance
         return Withheld.EQUAL_SCORES if equal else None
 
@@ -78,7 +84,8 @@ class DistinctScores:
 class SequenceLimit:
     """Withhold a rollout that has a sequence longer than the trainer accepts.
 
-    Truncating it would train the beginning of a rollout on the score of its end.
+    Truncating it would train the beginning of a rollout on the score of its end. Its score stays in the baseline: if it
+    did not, the others would be compared with the short rollouts only (see `in_baseline`).
     """
 
     tokens: int

@@ -109,7 +109,10 @@ def encode(group: Group) -> bytes:
     records = [rollout_to_record(rollout) for rollout in group.rollouts]
     conversations = [{name: record.pop(name) for name in CONVERSATION_FIELDS} for record in records]
     for record in records:
-        record["sampling"] = [sequence["sampling"] for sequence in record.pop("sequences")]
+        sequences = record.pop("sequences")
+        record["sampling"] = [sequence["sampling"] for sequence in sequences]
+        if any("calls" in sequence for sequence in sequences):
+            record["calls"] = [sequence.get("calls", []) for sequence in sequences]
         del record["score"]
     about = {
         "id": group.id,
@@ -146,7 +149,7 @@ def decode(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> Group:
             **about,
             **conversation,
             "score": score,
-            "sequences": _with_sampling(islice(sequences, count), about["sampling"]),
+            "sequences": _with_sampling(islice(sequences, count), about),
         }
         for about, conversation, score, count in zip(
             view.rollouts, view.conversations, scores, columns.sequences, strict=True
@@ -161,6 +164,18 @@ def decode(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> Group:
 def open_group(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> GroupView:
     """The group with only its header checked; for readers that need the numbers but not the messages."""
     return GroupView(unpack_parts(data, limit=limit))
+
+
+def model_calls(about: Mapping[str, Any]) -> list[list[list[int]]]:
+    """The model calls (number, first token) of each sequence of a view's rollout; empty where not recorded."""
+    sampling, calls = about["sampling"], about.get("calls")
+    if calls is None:
+        return [[] for _ in sampling]
+    if not isinstance(calls, list) or len(calls) != len(sampling):
+        raise BadGroupError(
+            f"the calls of a rollout are not a list with one entry for each of {len(sampling)} sequences"
+        )
+    return calls
 
 
 def _column_parts(group: Group) -> Iterator[PartContent]:
@@ -328,11 +343,14 @@ def _scatter(values: list[Any], present: bytes) -> list[Any]:
     return scattered
 
 
-def _with_sampling(sequences: Iterable[dict[str, Any]], sampling: list[Any]) -> list[dict[str, Any]]:
-    sequences = list(sequences)
+def _with_sampling(sequences: Iterable[dict[str, Any]], about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    sequences, sampling = list(sequences), about["sampling"]
     if len(sampling) != len(sequences):
         raise BadGroupError(f"a rollout has {len(sequences)} sequences but {len(sampling)} sampling entries")
-    return [{**sequence, "sampling": entry} for sequence, entry in zip(sequences, sampling, strict=True)]
+    return [
+        {**sequence, "sampling": entry, "calls": calls}
+        for sequence, entry, calls in zip(sequences, sampling, model_calls(about), strict=True)
+    ]
 
 
 def _check_object(value: Any, path: str, fields: Mapping[str, type]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hermes_rl.core.trajectory import (
     Group,
     Provenance,
     Rollout,
+    SampledCall,
     Sampling,
     Sequence,
     Span,
@@ -239,6 +240,7 @@ def _sequence_to_record(sequence: Sequence) -> dict[str, Any]:
         "logprobs": sequence.logprobs,
         "versions": sequence.versions,
         "sampling": asdict(sequence.sampling),
+        **({"calls": [list(call) for call in sequence.calls]} if sequence.calls else {}),
     }
 
 
@@ -249,4 +251,5 @@ def _sequence_from_record(record: Mapping[str, Any]) -> Sequence:
         logprobs=tuple(record["logprobs"]),
         versions=tuple(record["versions"]),
         sampling=Sampling(**record["sampling"]),
+        calls=tuple(SampledCall(call, begin) for call, begin in record.get("calls") or ()),
     )

@@ -1,12 +1,12 @@
-"""Group-relative advantages, one per turn of a rollout.
+"""Group-relative advantages, per rollout or per turn.
 
-Always true: the advantage is exactly 0 where there is nothing to compare with or all scores are equal; no finite score,
-however large or small, gives NaN.
+Always true: the advantage is exactly 0 where there is nothing to compare with or all scores are equal; finite scores,
+however large or small, give finite advantages.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -19,64 +19,65 @@ Scores: TypeAlias = NDArray[np.float64]
 # The advantages of a group, from its scores.
 Advantage: TypeAlias = Callable[[Scores], Scores]
 
-# The mean of equal scores is off by rounding error, which dividing by the standard deviation would inflate to 1.
+# The mean of equal scores is off by rounding error, which dividing by the standard deviation would inflate.
 EQUAL_TOLERANCE = 1e-12
+EPSILON = 1e-4
+LARGEST = np.finfo(np.float64).max
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredTurns:
-    """A scored rollout: its number of sampled turns, and the turn scores if the environment gives them."""
+    """The outcome score of a rollout, and its turn scores if the environment gives them."""
 
     score: float
-    turns: int
     turn_scores: tuple[float, ...] = ()
 
 
 def group_advantages(
     rollouts: Sequence[ScoredTurns], advantage: Advantage, *, per_turn: bool = False
-) -> list[NDArray[np.float64]]:
-    """The advantages of each rollout in a group, one per turn.
+) -> NDArray[np.float64]:
+    """The advantages of a group: a row for each rollout and a column for each turn.
 
-    By default all turns of a rollout share the advantage of its score. With `per_turn` the return-to-go of each turn is
-    compared across the rollouts that reached that turn.
+    The last column is that of all later turns. Without `per_turn` it is the only one, and compares the scores. With
+    `per_turn`, column t compares the values of all rollouts from turn t on; a rollout that ended before has its outcome
+    as value. So every turn has a baseline, and the others' values do not depend on what a rollout does from t on.
     """
-    if not per_turn:
-        values = advantage(np.array([rollout.score for rollout in rollouts]))
-        return [np.full(rollout.turns, value) for rollout, value in zip(rollouts, values, strict=True)]
-    columns = zip_longest(*map(returns_to_go, rollouts))
-    advantages = [np.zeros(rollout.turns) for rollout in rollouts]
-    for turn, column in enumerate(columns):
-        present = [index for index, value in enumerate(column) if value is not None]
-        values = advantage(np.array([column[index] for index in present]))
-        for index, value in zip(present, values, strict=True):
-            advantages[index][turn] = value
-    return advantages
+    turns = max((len(rollout.turn_scores) for rollout in rollouts), default=0) if per_turn else 0
+    values = np.array([values_to_go(rollout, turns) for rollout in rollouts]).reshape(-1, turns + 1)
+    return np.stack([advantage(column) for column in values.T], axis=1)
 
 
-def returns_to_go(rollout: ScoredTurns) -> NDArray[np.float64]:
-    """Per turn, the sum of turn scores from that turn on; the rollout's score for all turns if it has no turn scores.
+def values_to_go(rollout: ScoredTurns, turns: int) -> NDArray[np.float64]:
+    """The value from each of the turns 0 to `turns` on: the turn scores from there, plus the outcome.
 
-    Unscored trailing turns count as 0.
+    Turns after the last turn score have the outcome as value, whether the rollout reached them or not.
     """
-    if not rollout.turn_scores:
-        return np.full(rollout.turns, rollout.score)
-    scores = np.zeros(rollout.turns)
-    scores[: len(rollout.turn_scores)] = rollout.turn_scores
-    largest = np.finfo(np.float64).max
+    scores = np.zeros(turns + 1)
+    given = rollout.turn_scores[:turns]
+    scores[: len(given)] = given
+    scores[turns] = rollout.score
     with np.errstate(over="ignore"):
-        return np.clip(np.cumsum(scores[::-1])[::-1], -largest, largest)
+        return np.clip(np.cumsum(scores[::-1])[::-1], -LARGEST, LARGEST)
 
 
 def mean(values: Scores) -> Scores:
-    """Minus the mean of the group; infinite where the difference overflows float64."""
+    """Minus the mean of the group."""
     centred, exponent = _centred(values)
     return _unscaled(centred, exponent)
 
 
-def mean_std(values: Scores) -> Scores:
-    """The same, divided by the group's standard deviation."""
-    centred, _ = _centred(values)
-    return np.asarray(centred / centred.std()) if centred.any() else centred
+def mean_std(values: Scores, *, epsilon: float = EPSILON, sample_std: bool = True) -> Scores:
+    """The same, divided by the group's standard deviation plus `epsilon`.
+
+    `epsilon` keeps differences that are far smaller than it from being inflated to the size of any other. With
+    `sample_std` the variance is divided by n - 1, as in TRL; without, by n.
+    """
+    centred, exponent = _centred(values)
+    if not centred.any():
+        return centred
+    with np.errstate(over="ignore"):
+        scaled_epsilon = np.ldexp(epsilon, -exponent)
+    return np.asarray(centred / (centred.std(ddof=int(sample_std)) + scaled_epsilon))
 
 
 def leave_one_out(values: Scores) -> Scores:
@@ -85,12 +86,15 @@ def leave_one_out(values: Scores) -> Scores:
     return _unscaled(centred * (len(values) / max(len(values) - 1, 1)), exponent)
 
 
-def get_advantage(name: str) -> Advantage:
-    """A built-in advantage, an installed one, or `module:function`; ConfigError for anything else."""
+def get_advantage(name: str, *, epsilon: float = EPSILON, sample_std: bool = True) -> Advantage:
+    """A built-in advantage, an installed one, or `module:function`; ConfigError for anything else.
+
+    `epsilon` and `sample_std` are for `mean_std`; the others take only scores.
+    """
     advantage: Advantage = ADVANTAGES.resolve(name)
     if not callable(advantage):
         raise ConfigError(f"{name} is not an advantage: it needs a function from scores to advantages")
-    return advantage
+    return partial(mean_std, epsilon=epsilon, sample_std=sample_std) if advantage is mean_std else advantage
 
 
 def _centred(values: Scores) -> tuple[Scores, np.integer]:
@@ -104,4 +108,4 @@ def _centred(values: Scores) -> tuple[Scores, np.integer]:
 
 def _unscaled(values: Scores, exponent: np.integer) -> Scores:
     with np.errstate(over="ignore"):
-        return np.asarray(np.ldexp(values, exponent))
+        return np.asarray(np.clip(np.ldexp(values, exponent), -LARGEST, LARGEST))

@@ -1,8 +1,9 @@
 """Builds training examples from the groups of a leased batch.
 
 Always true: each example is one sequence with at least one sampled token, and its logprobs and advantages are 0 at
-tokens that were not sampled. A baseline includes every rollout that was scored and not withheld, even if its own
-tokens cannot be trained on. Whatever is not trained on is counted under its exclusion reason.
+tokens that were not sampled. A baseline includes every rollout that was scored and came from the policy (`in_baseline`,
+the rule of the environment), even if its own tokens cannot be trained on: what is left out by length, truncation or age
+would otherwise bias it. Whatever is not trained on is counted under its exclusion reason.
 """
 
 import logging
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.trajectory import StopReason, check_calls, in_baseline
 from hermes_rl.inference.token_engines import SamplingRequest, uncorrectable_reason
-from hermes_rl.store.codec import Columns, GroupView, open_group
+from hermes_rl.store.codec import Columns, GroupView, model_calls, open_group
 from hermes_rl.training.advantages import ScoredTurns, get_advantage, group_advantages
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import Example
@@ -37,8 +39,10 @@ class ExclusionReason(StrEnum):
     BEYOND_BATCH = "groups/beyond_batch_tokens"
     UNSCORED = "rollouts/unscored"
     WITHHELD = "rollouts/withheld"
+    TRUNCATED = "rollouts/truncated"
+    """`mask_truncated` is set, and a token or turn limit ended it."""
     UNMATCHED_TURNS = "rollouts/unmatched_turns"
-    """`per_turn` is set, and there are more turn scores than recorded turns."""
+    """`per_turn` is set, the group has turn scores, and those of this rollout cannot be matched with its tokens."""
     TOO_LONG = "sequences/too_long"
     UNSAMPLED = "sequences/unsampled"
     NO_LOGPROBS = "sequences/no_logprobs"
@@ -50,7 +54,7 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RolloutOutcome:
-    """A rollout that was scored and not withheld, trained on or not. `group` is the group's index in the batch."""
+    """A rollout that counts in the baseline, trained on or not. `group` is the group's index in the batch."""
 
     environment: str
     group: int
@@ -87,13 +91,15 @@ class TrainingBatch:
 class SequenceColumns(NamedTuple):
     """The token columns of one stored sequence.
 
-    `logprobs` and `versions` are NaN where the record has none; float64 holds every version exactly.
+    `logprobs` and `versions` are NaN where the record has none; float64 holds every version exactly. `calls` has a row
+    (number, first token) for each model call, and none if the record does not say.
     """
 
     tokens: NDArray[np.int64]
     sampled: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
     versions: NDArray[np.float64]
+    calls: NDArray[np.int64]
 
     @property
     def targets(self) -> NDArray[np.bool_]:
@@ -112,8 +118,11 @@ class SequenceColumns(NamedTuple):
 
     @property
     def turn_of_each(self) -> NDArray[np.int64]:
-        """The turn index of each sampled token, from 0."""
-        return np.asarray(np.cumsum(_turn_starts(self.sampled)) - 1)
+        """The turn of each sampled token: the number of its model call, or without calls that of its sampled span."""
+        if not len(self.calls):
+            return np.asarray(np.cumsum(_turn_starts(self.sampled)) - 1)
+        numbers, begins = self.calls.T
+        return np.asarray(numbers[np.searchsorted(begins, np.arange(len(self.tokens)), side="right") - 1])
 
 
 def rollout_scores(columns: Columns) -> list[float | None]:
@@ -121,8 +130,9 @@ def rollout_scores(columns: Columns) -> list[float | None]:
     return [next(scores) if scored else None for scored in _flags(columns.scored, len(columns.sequences))]
 
 
-def rollout_sequences(columns: Columns) -> list[list[SequenceColumns]]:
+def rollout_sequences(view: GroupView) -> list[list[SequenceColumns]]:
     """The sequences of each rollout."""
+    columns = view.columns
     count = len(columns.tokens)
     tokens = np.asarray(columns.tokens, np.int64)
     sampled = _flags(columns.masks, count)
@@ -132,11 +142,26 @@ def rollout_sequences(columns: Columns) -> list[list[SequenceColumns]]:
     versions[_flags(columns.versions_at, count)] = np.repeat(
         np.asarray(columns.versions), np.asarray(columns.version_runs)
     )
+    calls = [spans for rollout in view.rollouts for spans in model_calls(rollout)]
     sequences = [
-        SequenceColumns(tokens[begin:end], sampled[begin:end], logprobs[begin:end], versions[begin:end])
-        for begin, end in pairwise(accumulate(columns.lengths, initial=0))
+        SequenceColumns(
+            tokens[begin:end],
+            sampled[begin:end],
+            logprobs[begin:end],
+            versions[begin:end],
+            _call_rows(spans, sampled[begin:end]),
+        )
+        for (begin, end), spans in zip(pairwise(accumulate(columns.lengths, initial=0)), calls, strict=True)
     ]
     return [sequences[begin:end] for begin, end in pairwise(accumulate(columns.sequences, initial=0))]
+
+
+def _call_rows(calls: list[list[int]], sampled: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if calls:
+        check_calls([(call, begin) for call, begin in calls], len(sampled))
+        if sampled[: calls[0][1]].any():
+            raise ValueError("a sampled token is before the first model call of its sequence")
+    return np.array(calls, np.int64).reshape(-1, 2)
 
 
 def _flags(bits: "memoryview[int]", count: int) -> NDArray[np.bool_]:
@@ -155,6 +180,8 @@ MAX_ADVANTAGE = 1e19
 # Provenance key of groups that arrived over the Atropos protocol.
 ATROPOS = "atropos-protocol"
 ZEROED = "set_advantage_to_zero"
+# What cut a generation off: the tokens of an answer, the tokens of the context, the turns of a rollout.
+TRUNCATIONS = (StopReason.LENGTH, StopReason.CONTEXT_FULL, StopReason.MAX_TURNS)
 
 
 @dataclass(slots=True)
@@ -210,25 +237,33 @@ def _group_examples(view: GroupView, number: int, settings: TrainerSettings, ver
     if view.group["withheld"] is not None:
         result.excluded[ExclusionReason.GROUP_WITHHELD] += 1
         return result
-    sequences = rollout_sequences(view.columns)
+    sequences = rollout_sequences(view)
     result.outcomes = list(_outcomes(view, number, sequences, result.excluded))
-    advantages = _advantages(view, result, settings)
-    largest = max((float(np.abs(values).max(initial=0.0)) for values in advantages.values()), default=0.0)
-    if largest == 0 or largest > MAX_ADVANTAGE:
+    advantages = _advantages(view, result.outcomes, sequences, settings)
+    trained: list[tuple[RolloutOutcome, list[NDArray[np.float64]]]] = []
+    for outcome, by_turn in zip(result.outcomes, advantages, strict=True):
+        own = sequences[outcome.rollout]
+        excluded = _rollout_exclusion(view.rollouts[outcome.rollout], own, settings, turns=len(by_turn))
+        if excluded is None:
+            trained.append((outcome, [_token_advantages(sequence, by_turn) for sequence in own]))
+        else:
+            result.excluded[excluded] += 1
+    largest = float(
+        np.max([np.abs(values).max(initial=0.0) for _, columns in trained for values in columns], initial=0)
+    )
+    if largest == 0 or not largest <= MAX_ADVANTAGE:
         result.excluded[ExclusionReason.ZERO_SIGNAL if largest == 0 else ExclusionReason.OVERFLOW] += 1
         return result
-    for outcome, turn_advantages in advantages.items():
+    for outcome, columns in trained:
         samplings = view.rollouts[outcome.rollout]["sampling"]
-        turn = 0
-        for index, (sequence, sampling) in enumerate(zip(sequences[outcome.rollout], samplings, strict=True)):
-            reason = _exclusion_reason(sequence, sampling, settings, version)
+        rows = zip(sequences[outcome.rollout], columns, samplings, strict=True)
+        for index, (sequence, values, sampling) in enumerate(rows):
+            reason = _sequence_exclusion(sequence, sampling, settings, version)
             if reason is None:
                 origin = Origin(outcome, index, int(version - sequence.oldest_version))
-                example = _example(sequence, turn_advantages[turn : turn + sequence.turns])
-                result.examples.append((example, origin))
+                result.examples.append((_example(sequence, values), origin))
             else:
                 result.excluded[reason] += 1
-            turn += sequence.turns
     return result
 
 
@@ -239,7 +274,7 @@ def _outcomes(
     for index, (score, rollout) in enumerate(zip(rollout_scores(view.columns), view.rollouts, strict=True)):
         if score is None:
             excluded[ExclusionReason.UNSCORED] += 1
-        elif rollout["withheld"] is not None:
+        elif not in_baseline(score, rollout["withheld"]):
             excluded[ExclusionReason.WITHHELD] += 1
         else:
             turns = sum(sequence.turns for sequence in sequences[index])
@@ -248,27 +283,46 @@ def _outcomes(
 
 
 def _advantages(
-    view: GroupView, result: _GroupExamples, settings: TrainerSettings
-) -> dict[RolloutOutcome, NDArray[np.float64]]:
-    """One advantage per turn, by rollout."""
-    compared: dict[RolloutOutcome, ScoredTurns] = {}
-    for outcome in result.outcomes:
+    view: GroupView, outcomes: list[RolloutOutcome], sequences: list[list[SequenceColumns]], settings: TrainerSettings
+) -> NDArray[np.float64]:
+    """A row for each outcome and a column for each turn; 0 for rollouts with an override."""
+    compared = []
+    for outcome in outcomes:
+        sampled = sum(int(sequence.sampled.sum()) for sequence in sequences[outcome.rollout])
         turn_scores = tuple(map(float, view.rollouts[outcome.rollout]["turn_scores"]))
-        scored = ScoredTurns(outcome.score, outcome.turns, turn_scores)
-        if settings.per_turn and len(scored.turn_scores) > scored.turns:
-            result.excluded[ExclusionReason.UNMATCHED_TURNS] += 1
-        else:
-            compared[outcome] = scored
-    advantage = get_advantage(settings.advantage)
-    advantages = group_advantages(list(compared.values()), advantage, per_turn=settings.per_turn)
+        compared.append(ScoredTurns(outcome.score - settings.length_penalty * sampled / 1000, turn_scores))
+    advantage = get_advantage(settings.advantage, epsilon=settings.advantage_epsilon, sample_std=settings.sample_std)
+    advantages = group_advantages(compared, advantage, per_turn=settings.per_turn)
     zeroed = _zeroed(view)
-    return {
-        outcome: np.zeros_like(values) if outcome.rollout in zeroed else values
-        for outcome, values in zip(compared, advantages, strict=True)
-    }
+    advantages[[outcome.rollout in zeroed for outcome in outcomes]] = 0.0
+    return advantages
 
 
-def _exclusion_reason(
+def _rollout_exclusion(
+    rollout: Mapping[str, Any], sequences: list[SequenceColumns], settings: TrainerSettings, *, turns: int
+) -> ExclusionReason | None:
+    """Why a rollout of the baseline is not trained on; None when it is. `turns` is the number of turns compared."""
+    if rollout["withheld"] is not None:
+        return ExclusionReason.WITHHELD
+    if settings.mask_truncated and rollout["stop_reason"] in TRUNCATIONS:
+        return ExclusionReason.TRUNCATED
+    return ExclusionReason.UNMATCHED_TURNS if turns > 1 and not _turns_known(rollout, sequences) else None
+
+
+def _turns_known(rollout: Mapping[str, Any], sequences: list[SequenceColumns]) -> bool:
+    """Whether each sampled token, and each turn score, can be matched with a turn of the rollout.
+
+    A record without model calls is from an older version or from other software. Then a sampled span is the turn of its
+    position only if no turn is missing: there is one sequence, and it has as many spans as the rollout had turns.
+    """
+    turns = int(rollout["turns_used"])
+    if all(len(sequence.calls) or not sequence.sampled.any() for sequence in sequences):
+        answered = (1 + int(sequence.calls[:, 0].max(initial=-1)) for sequence in sequences)
+        return len(rollout["turn_scores"]) <= max(turns, *answered, 0)
+    return len(sequences) == 1 and sequences[0].turns == turns >= len(rollout["turn_scores"])
+
+
+def _sequence_exclusion(
     sequence: SequenceColumns, sampling: Mapping[str, Any], settings: TrainerSettings, version: int
 ) -> ExclusionReason | None:
     """Why a sequence cannot be trained on; None when it can."""
@@ -292,14 +346,17 @@ def _correctable(sampling: Mapping[str, Any]) -> bool:
     return uncorrectable_reason(request, sampling["logprobs"] or "raw") is None
 
 
+def _token_advantages(sequence: SequenceColumns, by_turn: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The advantage of each token, 0 where it was not sampled; the last of `by_turn` is that of all later turns."""
+    return np.where(sequence.sampled, by_turn[np.minimum(sequence.turn_of_each, len(by_turn) - 1)], 0.0)
+
+
 def _example(sequence: SequenceColumns, advantages: NDArray[np.float64]) -> Example:
-    token_advantages = np.zeros(len(sequence.targets), np.float32)
-    token_advantages[sequence.targets] = advantages[sequence.turn_of_each[1:][sequence.targets]]
     return Example(
         tokens=sequence.tokens[:-1],
         targets=sequence.tokens[1:],
         logprobs=np.where(sequence.targets, sequence.logprobs[1:], np.float32(0)),
-        advantages=token_advantages,
+        advantages=advantages[1:].astype(np.float32),
         mask=sequence.targets.astype(np.float32),
     )
 

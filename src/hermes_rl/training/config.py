@@ -115,8 +115,21 @@ class TrainerSettings(BaseModel):
     advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
         default="mean", description="mean, mean_std, leave_one_out, or module:function for your own."
     )
+    advantage_epsilon: float = Field(
+        default=1e-4, ge=0, allow_inf_nan=False, description="Added to the standard deviation that mean_std divides by."
+    )
+    sample_std: bool = Field(
+        default=True, description="mean_std divides the variance by n - 1, as in TRL; false: by n."
+    )
     per_turn: bool = Field(
         default=False, description="Compute advantages per turn where the environment gives turn rewards."
+    )
+    length_penalty: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="Points off a rollout's score per 1,000 sampled tokens."
+    )
+    mask_truncated: bool = Field(
+        default=False,
+        description="Do not train on rollouts that a token or turn limit cut off; baselines keep them.",
     )
     kl_coef: float = Field(
         default=0.0, ge=0, description="Coefficient of the KL penalty against the reference; 0 for none."

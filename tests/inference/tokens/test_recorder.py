@@ -240,6 +240,51 @@ def test_an_answer_to_an_overlapping_request_gets_a_sequence_of_its_own() -> Non
     assert texts == ["u:hi|a:hello|u:bye|a:two|", "u:hi|a:hello|u:bye|a:one|"]
 
 
+def called(rollout: Rollout) -> list[list[tuple[int, str]]]:
+    """The number of each model call in each sequence, with the tokens from its first one to the next call's."""
+    found = []
+    for recorded in rollout.recorder.sequences():
+        sequence = recorded.sequence
+        ends = [*[call.begin for call in sequence.calls[1:]], len(sequence.tokens)]
+        texts = [
+            "".join(map(chr, sequence.tokens[call.begin : end])) for call, end in zip(sequence.calls, ends, strict=True)
+        ]
+        found.append([(call.call, text) for call, text in zip(sequence.calls, texts, strict=True)])
+    return found
+
+
+def test_sampled_tokens_are_marked_with_the_number_of_their_call() -> None:
+    """Back to the first stream after another conversation, so the order of the streams is not that of the calls."""
+    rollout = Rollout()
+    messages = [user("hi")]
+    messages += rollout.ask(messages, "hello|")
+    rollout.ask([user("else")], "what|")
+    rollout.ask([*messages, user("bye")], "ciao|")
+    assert called(rollout) == [[(0, "hello|u:bye|a:"), (2, "ciao|")], [(1, "what|")]]
+
+
+def test_an_answer_without_a_token_has_a_number_too() -> None:
+    rollout = Rollout()
+    rollout.ask([user("hi")], "")
+    rollout.ask([user("hi")], "hello|")
+    assert called(rollout) == [[(1, "hello|")]]
+
+
+def test_completions_of_one_call_share_its_number_and_context_has_none() -> None:
+    rollout = Rollout()
+    messages = [user("hi")]
+    messages += rollout.ask(messages, "hello|")
+    rollout.ask([*messages, user("bye")], "one|", "two|")
+    assert called(rollout) == [[(0, "hello|u:bye|a:"), (1, "one|")], [(1, "two|")]]
+
+
+def test_calls_on_a_text_are_told_apart_without_a_token_between_them() -> None:
+    rollout = Rollout()
+    rollout.ask_text("a", "b")
+    rollout.ask_text("ab", "c")
+    assert called(rollout) == [[(0, "b"), (1, "c")]]
+
+
 def test_each_of_n_completions_is_sampled_in_one_sequence() -> None:
     rollout = Rollout()
     messages = [user("hi")]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import Message, ToolCall, content_text
-from hermes_rl.core.trajectory import Sampling
+from hermes_rl.core.trajectory import SampledCall, Sampling
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.tokens.chat_format import ChatFormat, Reply, Tools, Turn
 from hermes_rl.inference.tokens.sampled import Sampled
@@ -50,6 +50,7 @@ class _Stream:
     versions: list[int | None] = field(default_factory=list)
     history: list[Message] = field(default_factory=list)
     marks: list[TurnSpan] = field(default_factory=list)
+    calls: list[SampledCall] = field(default_factory=list)
 
     def add_context(self, ids: Sequence[int]) -> None:
         self.tokens += ids
@@ -80,6 +81,7 @@ class Recorder:
     def __init__(self, chat_format: ChatFormat) -> None:
         self.format = chat_format
         self._streams: list[_Stream] = []
+        self._answered = 0
 
     def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> PreparedPrompt:
         """Build the prompt of a conversation, from the stream that it continues if there is one."""
@@ -108,7 +110,9 @@ class Recorder:
         return PreparedPrompt(self.format.encode(prompt) if isinstance(prompt, str) else list(prompt), [], ())
 
     def record(self, prompt: PreparedPrompt, completions: Sequence[Sampled], sampling: Sampling) -> list[Reply]:
-        """Record the completions of a prompt, and parse them."""
+        """Record the completions of a prompt, and parse them. Together they are one model call."""
+        call = self._answered
+        self._answered += 1
         replies = []
         for sampled in completions:
             reply = self.format.reply(sampled.tokens, prompt.ids, prompt.tools)
@@ -117,6 +121,7 @@ class Recorder:
                 # Columns of different lengths cannot form a sequence; the wire log reports them.
                 continue
             stream = self._stream_for(prompt, sampling)
+            stream.calls.append(SampledCall(call, len(stream.tokens)))
             stream.add_sampled(sampled)
             stream.history = [*prompt.messages, assistant_message(reply)] if prompt.messages else []
             stream.marks.append(TurnSpan(len(prompt.ids), len(stream.tokens), len(stream.history)))
@@ -132,6 +137,7 @@ class Recorder:
                     logprobs=tuple(stream.logprobs),
                     versions=tuple(stream.versions),
                     sampling=stream.sampling,
+                    calls=tuple(stream.calls),
                 ),
                 stream.history,
                 stream.tools,

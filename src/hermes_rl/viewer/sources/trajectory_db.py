@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from hermes_rl.store.codec import GroupView, open_group
+from hermes_rl.store.codec import GroupView, model_calls, open_group
 from hermes_rl.store.container import BadGroupError, unpack_bits
 from hermes_rl.viewer.sources.jsonl import BrokenLine
 from hermes_rl.viewer.summaries import MAX_ROLLOUTS, GroupEntry, RolloutEntry, describe_group, describe_rollout
@@ -31,7 +31,7 @@ def rollout_record(view: GroupView, position: int) -> dict[str, Any]:
     scores = iter(view.columns.scores)
     scored = unpack_bits(view.columns.scored, len(view.columns.sequences))
     score = [next(scores) if has_score else None for has_score in scored[: position + 1]][position]
-    fields = {name: value for name, value in view.rollouts[position].items() if name != "sampling"}
+    fields = {name: value for name, value in view.rollouts[position].items() if name not in {"sampling", "calls"}}
     return {**fields, **view.conversations[position], "score": score}
 
 
@@ -42,9 +42,9 @@ def sequence_records(view: GroupView, position: int) -> list[dict[str, Any]]:
     ends = [0, *accumulate(columns.lengths)]
     mask = unpack_bits(columns.masks, len(columns.tokens))
     has_logprob = unpack_bits(columns.logprobs_at, len(columns.tokens))
-    sampling = view.rollouts[position]["sampling"]
+    sampling, calls = view.rollouts[position]["sampling"], model_calls(view.rollouts[position])
     found = []
-    for number in range(before, before + count):
+    for index, number in enumerate(range(before, before + count)):
         begin, end = ends[number], ends[number + 1]
         first = has_logprob.count(1, 0, begin)
         values = iter(columns.logprobs[first : first + has_logprob.count(1, begin, end)])
@@ -54,7 +54,8 @@ def sequence_records(view: GroupView, position: int) -> list[dict[str, Any]]:
                 "mask": list(mask[begin:end]),
                 "logprobs": [next(values) if marked else None for marked in has_logprob[begin:end]],
                 "versions": _versions(view, begin, end),
-                "sampling": sampling[number - before] if number - before < len(sampling) else None,
+                "sampling": sampling[index] if index < len(sampling) else None,
+                **({"calls": calls[index]} if index < len(calls) and calls[index] else {}),
             }
         )
     return found

@@ -36,7 +36,7 @@ class Asked(BookEngine):
 
 
 async def learned(engine: Asked, settings: TrainerSettings = SETTINGS, step: int = 0) -> dict[str, float]:
-    return await GRPOStep(settings).run(engine, GROUPS, step=step, version=0)
+    return (await GRPOStep(settings).run(engine, GROUPS, step=step, version=0)).metrics
 
 
 async def test_every_rollout_is_an_example_of_one_step() -> None:
@@ -50,8 +50,8 @@ async def test_every_rollout_is_an_example_of_one_step() -> None:
 async def test_a_batch_without_signal_asks_the_engine_nothing() -> None:
     engine = Asked()
     groups = [batch_group(10, scores=(1.0, 1.0))]
-    metrics = await GRPOStep(SETTINGS).run(engine, groups, step=0, version=0)
-    assert engine.steps == []
+    metrics, changed = await GRPOStep(SETTINGS).run(engine, groups, step=0, version=0)
+    assert engine.steps == [] and not changed
     assert metrics["groups/zero_signal"] == 1
 
 

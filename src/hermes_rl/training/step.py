@@ -19,6 +19,7 @@ from hermes_rl.training.loss import add_kl_penalty, truncate_importance_weights
 from hermes_rl.training.metrics import batch_metrics, step_metrics
 from hermes_rl.training.objectives import get_objective
 from hermes_rl.training.policy import WeightsSampler
+from hermes_rl.training.trainer import StepOutcome
 
 
 def learning_rate(settings: TrainerSettings, step: int) -> float:
@@ -49,15 +50,13 @@ class GRPOStep:
         self._settings = settings
         self._objective = get_objective(settings.loss)
 
-    async def run(
-        self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int
-    ) -> dict[str, float]:
+    async def run(self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int) -> StepOutcome:
         settings = self._settings
         # In a thread: the event loop also serves sampling requests.
         batch = await asyncio.to_thread(training_batch, groups, settings, version)
         metrics = batch_metrics(batch)
         if not batch.examples:
-            return metrics
+            return StepOutcome(metrics, changed=False)
         examples: Sequence[Example] = batch.examples
         reference = None
         if settings.kl_coef:
@@ -73,7 +72,8 @@ class GRPOStep:
         result = await engine.step(examples, self._objective.engine_loss, clip, _adam(settings, rate))
         _raise_if_non_finite(result)
         metrics |= step_metrics(batch, examples, result.logprobs, settings, rate, reference)
-        return metrics | {f"engine/{name}": value for name, value in result.metrics.items()}
+        metrics |= {f"engine/{name}": value for name, value in result.metrics.items()}
+        return StepOutcome(metrics, changed=True)
 
 
 async def _reference_logprobs(sampler: WeightsSampler, examples: Sequence[Example]) -> list[NDArray[np.float32]]:

@@ -68,6 +68,20 @@ async def test_only_the_newest_checkpoints_are_kept(run: Run) -> None:
     assert [one.step for one in run.lineage.checkpoints if one.step not in run.lineage.deleted] == [3, 4, 4]
 
 
+async def test_a_sampler_that_an_evaluation_holds_is_deleted_only_later(run: Run) -> None:
+    run.settings = run.settings.model_copy(update={"keep_checkpoints": 1, "total_steps": 2})
+    await run.start()
+    held = next(one for one in run.lineage.checkpoints if one.step == 2)
+    run.published.in_use = frozenset({held.sampler})
+    run.settings = run.settings.model_copy(update={"total_steps": 3})
+    await run.start()
+    assert held.state in run.engines.checkpoints and held.sampler not in {one.sampler for one in run.engines.deleted}
+    run.published.in_use = frozenset()
+    run.settings = run.settings.model_copy(update={"total_steps": 4})
+    await run.start()
+    assert held.sampler in {one.sampler for one in run.engines.deleted}
+
+
 async def test_a_step_that_fails_is_taken_again_from_the_checkpoint(run: Run) -> None:
     calls = count()
 

@@ -62,6 +62,10 @@ class WeightSync(Protocol):
         """The engine is lost: nothing can be sampled until the next version."""
         ...
 
+    def samplers_in_use(self) -> frozenset[str]:
+        """Paths at the engine of versions that evaluations hold; they must not be deleted."""
+        ...
+
 
 @dataclass(slots=True)
 class TrainingProgress:
@@ -276,8 +280,10 @@ class Trainer:
         if new:
             await self._publish(version, saved.sampler)
         for old in self._lineage.surplus(self._settings.keep_checkpoints):
-            await engine.delete(EngineCheckpoint(old.state, old.sampler))
-            self._lineage.mark_deleted(old)
+            # A held one is deleted after a later checkpoint.
+            if old.sampler not in self._weight_sync.samplers_in_use():
+                await engine.delete(EngineCheckpoint(old.state, old.sampler))
+                self._lineage.mark_deleted(old)
 
     def _record(
         self, step: int, version: int, batches: Sequence[int], saved: EngineCheckpoint, *, final: bool = False

@@ -92,10 +92,10 @@ class Arm:
             version = max(0, number - self.run["lag"])
             sampler = await policy.sampler(paths[version])
             groups = await asyncio.gather(*(self._group(sampler, prompt, version, number) for prompt in PROMPTS))
-            metrics = await step.run(policy, [encode(group) for group in groups], step=number, version=number)
+            outcome = await step.run(policy, [encode(group) for group in groups], step=number, version=number)
             paths.append(await policy.save_sampler(f"v{number + 1}"))
             rewards.append(mean(rollout.score or 0.0 for group in groups for rollout in group.rollouts))
-            divergences.append(metrics.get("kl/sample_train_k3"))
+            divergences.append(outcome.metrics.get("kl/sample_train_k3"))
         last = await policy.sampler(paths[-1])
         return {
             "rewards": rewards,

@@ -73,6 +73,8 @@ async def test_what_differs_besides_the_scores_is_named(tmp_path: Path, capsys: 
     changed(after, lambda report: report["provenance"].update(environment_hash="other", dataset_hash="other"))
     changed(after, lambda report: report.update(limit="token_limit: 9 of 8 tokens"))
     changed(after, lambda report: report["items"][0].update(unscored=1, scores=[1.0]))
+    mixed = {"version": None, "low": 4, "high": 6, "mixed": True, "due": 4}
+    changed(after, lambda report: report.update(policy=mixed))
     capsys.readouterr()
     assert compared(before, after, "--json") == 0
     result = json.loads(capsys.readouterr().out)
@@ -87,6 +89,7 @@ async def test_what_differs_besides_the_scores_is_named(tmp_path: Path, capsys: 
         f"1 scored item is only in {before}",
         f"1 rollouts of {after}",
         "stopped early by token_limit",
+        "was sampled from versions 4 to 6 (mixed)",
     ):
         assert part in said
     assert len(result["only_in_first"]) == 1

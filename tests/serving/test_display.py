@@ -52,6 +52,11 @@ def test_one_line_holds_why_it_waits() -> None:
     assert "\n" not in told
 
 
+def test_steps_that_made_no_version_are_shown() -> None:
+    assert stats_rows(board(version=3, steps=5))["policy"] == "version 3, step 5 of 100"
+    assert stats_panel(board(version=3, steps=5)).done == 5
+
+
 def test_many_causes_are_shortened() -> None:
     shown = board()
     shown.tally.failures.update({f"endpoint/http_{status}": 1 for status in range(500, 507)})

@@ -33,6 +33,7 @@ async def test_held_out_items_are_evaluated_when_the_policy_has_moved_on(
     await trainer(store)
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, steps_per_eval=2) as run:
         await until(lambda: run.board.version == 0)
+        model.weights = "2"
         await train(store, 2)
         await until(lambda: run.board.evaluated)
         report = run.env.last_evaluation

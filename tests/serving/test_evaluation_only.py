@@ -1,12 +1,17 @@
 """An environment that only evaluates: from the first version on, without a group, in nobody's way."""
 
 import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from hermes_rl.store.database.store import Store
-from tests.serving.counting_env import says_it
+from hermes_rl.training.live_policy import SamplingPolicy
+from tests.serving.counting_env import MODEL, says_it
 from tests.serving.parts import serving, train, trainer, until
+from tests.support.inference import Inference, inference
+from tests.support.scripted_sampler import ScriptedSampler
 from tests.support.token_servers import VLLMServer
 
 
@@ -29,7 +34,7 @@ async def test_it_evaluates_the_first_version_and_then_by_its_steps_and_makes_no
         await train(store, 2)
         await until(lambda: len(evaluated(tmp_path)) == 2)
         done = await run.stopped()
-    assert [line["eval/version"] for line in evaluated(tmp_path)] == [0, 2]
+    assert [line["eval/version_due"] for line in evaluated(tmp_path)] == [0, 2]
     assert (done.tally.groups, done.posted) == (0, 0)
     assert len(list((tmp_path / "run" / "evals").glob("counting-*/metrics.json"))) == 2
 
@@ -64,6 +69,53 @@ async def test_an_evaluation_beside_training_says_its_version_too(tmp_path: Path
     await trainer(store)
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, steps_per_eval=2) as run:
         await until(lambda: run.board.version == 0)
+        model.weights = "step-3"
         await train(store, 3)
         await until(lambda: evaluated(tmp_path))
-    assert [line["eval/version"] for line in evaluated(tmp_path)] == [3]
+    [line] = evaluated(tmp_path)
+    assert (line["eval/version_due"], line["eval/version"], line["eval/version_mixed"]) == (3, 3, 0)
+
+
+@asynccontextmanager
+async def moving_policy(*, loses_old: bool) -> AsyncIterator[Inference]:
+    """A trainer's inference server whose weights move on at the first held-out item, and lose the old ones or not."""
+    policy = SamplingPolicy(patience=5)
+
+    def script(ids: Sequence[int], *_: object) -> Sequence[int]:
+        if policy.version == 0:
+            policy.publish(1, ScriptedSampler(script))
+            if loses_old:
+                policy.drop(0)
+        return (*MODEL.tokenizer.encode("1000", add_special_tokens=False), MODEL.stop_ids[0])
+
+    async with inference(ScriptedSampler(script), version=0, policy=policy, context_tokens=4096) as server:
+        yield server
+
+
+async def test_an_evaluation_samples_from_one_version_though_the_policy_moves_on(
+    tmp_path: Path, store: Store, api: str
+) -> None:
+    await trainer(store)
+    async with (
+        moving_policy(loses_old=False) as model,
+        serving(api, f"{model.url}/v1", tmp_path, evaluation_only=True) as run,
+    ):
+        await until(lambda: run.board.evaluated)
+        assert model.policy.version == 1
+    assert run.board.evaluated.startswith("of version 0: ")
+    [line] = evaluated(tmp_path)
+    assert (line["eval/version"], line["eval/version_low"], line["eval/version_high"]) == (0, 0, 0)
+    assert run.env.last_evaluation["policy"]["mixed"] is False
+
+
+async def test_an_evaluation_whose_version_was_lost_says_so(tmp_path: Path, store: Store, api: str) -> None:
+    await trainer(store)
+    async with (
+        moving_policy(loses_old=True) as model,
+        serving(api, f"{model.url}/v1", tmp_path, evaluation_only=True, max_eval_workers=1) as run,
+    ):
+        await until(lambda: run.board.evaluated)
+    assert run.board.evaluated.startswith("of versions 0 to 1 (mixed): ")
+    [line] = evaluated(tmp_path)
+    assert "eval/version" not in line
+    assert (line["eval/version_low"], line["eval/version_high"], line["eval/version_mixed"]) == (0, 1, 1)

@@ -155,6 +155,18 @@ async def test_the_last_training_step_ends_it(tmp_path: Path, store: Store, api:
     assert (done.ended, done.version) == ("the policy is at version 2 of 2", 2)
 
 
+async def test_steps_with_nothing_to_train_on_count(tmp_path: Path, store: Store, api: str) -> None:
+    await trainer(store, max_staleness=0)
+    async with VLLMServer(says_it, weights="0") as model, serving(api, model.base_url, tmp_path, total_steps=2) as run:
+        for _ in range(2):
+            await until(lambda: waiting(store, 4))
+            batch = await store.lease("trainer", seconds=60)
+            assert batch is not None
+            await store.ack(batch.id)
+        done = await run.ended()
+    assert (done.ended, done.version) == ("the trainer has taken 2 of 2 steps", 0)
+
+
 async def test_a_limit_ends_it_and_is_named(tmp_path: Path, store: Store, api: str) -> None:
     await trainer(store, max_staleness=100)
     async with VLLMServer(says_it) as model, serving(api, model.base_url, tmp_path, token_limit=500) as run:

@@ -52,11 +52,11 @@ class BookEngine:
     async def logprobs(self, examples: Sequence[Example]) -> Sequence[NDArray[np.float32]]:
         return [example.logprobs for example in examples]
 
-    async def save(self, name: str) -> EngineCheckpoint:
+    async def save(self, name: str, *, sampler: str | None = None) -> EngineCheckpoint:
         self.server.before("save")
         path = self.server.path(name)
         self.server.checkpoints[path] = tuple(self.learned)
-        return EngineCheckpoint(path, await self.save_sampler(name))
+        return EngineCheckpoint(path, await self.save_sampler(name) if sampler is None else sampler)
 
     async def save_sampler(self, name: str) -> str:
         self.server.before("save_sampler")

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,23 @@ def test_the_newest_are_kept_and_the_final_ones(path: Path) -> None:
     for one in (*map(checkpoint, range(5)), checkpoint(4, final=True)):
         lineage.add(one)
     assert [one.step for one in lineage.surplus(2)] == [0, 1, 2]
+
+
+def test_steps_that_left_the_weights_share_a_checkpoint(path: Path) -> None:
+    lineage = Lineage(path)
+    for one in (checkpoint(1), checkpoint(2), replace(checkpoint(2), step=3), replace(checkpoint(2), step=4)):
+        lineage.add(one)
+    assert lineage.surplus(2) == []
+    assert [one.step for one in lineage.surplus(1)] == [1]
+    lineage.add(checkpoint(5))
+    assert [one.step for one in lineage.surplus(1)] == [1, 2, 3, 4]
+
+
+def test_final_weights_stay_when_a_later_step_shares_them(path: Path) -> None:
+    lineage = Lineage(path)
+    for one in (checkpoint(1, final=True), replace(checkpoint(1), step=2), checkpoint(3)):
+        lineage.add(one)
+    assert lineage.surplus(1) == []
 
 
 def test_what_was_deleted_is_no_surplus(path: Path) -> None:

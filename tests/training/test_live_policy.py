@@ -162,3 +162,53 @@ async def test_too_few_completions_are_an_error() -> None:
 
 async def test_logprobs_come_with_the_version_that_found_them() -> None:
     assert await published(9, says()).logprobs([4, 5, 6]) == (9, [None, logprob_of(5), logprob_of(6)])
+
+
+# --- held versions ---
+
+
+async def version_of(policy: SamplingPolicy, asked: int | None = None) -> tuple[int | None, ...]:
+    return (await policy.sample([1], ONE, asked)).completions[0].versions
+
+
+async def test_a_held_version_is_drawn_from_beside_the_newest() -> None:
+    policy = published(3, says(5))
+    assert policy.hold("evaluation", None, 60) == 3
+    policy.publish(4, says(6))
+    policy.publish(5, says(7))
+    held = (await policy.sample([1], ONE, 3)).completions[0]
+    assert (held.tokens, held.versions) == ((5,), (3,))
+    assert (await version_of(policy), await version_of(policy, 4)) == ((5,), (5,))
+
+
+async def test_a_version_that_was_let_go_is_the_newest_with_its_own_name() -> None:
+    policy = published(3, says(5))
+    policy.hold("evaluation", 3, 60)
+    policy.hold("evaluation", 3, 0)
+    policy.publish(4, says(6))
+    assert await version_of(policy, 3) == (4,)
+
+
+def test_a_version_that_is_gone_cannot_be_held() -> None:
+    policy = published(3, says(5))
+    policy.publish(4, says(6))
+    assert policy.hold("evaluation", 3, 60) is None
+    assert policy.held == set()
+
+
+async def test_logprobs_are_of_the_version_that_was_asked_for() -> None:
+    policy = published(3, says(5))
+    policy.hold("evaluation", 3, 60)
+    policy.publish(4, says(6))
+    assert [(await policy.logprobs([1, 2], version))[0] for version in (3, None)] == [3, 4]
+
+
+async def test_a_held_version_waits_too_while_there_are_no_weights() -> None:
+    policy = published(3, says(5))
+    policy.hold("evaluation", 3, 60)
+    policy.withdraw()
+    asking = asyncio.create_task(version_of(policy, 3))
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    policy.publish(4, says(6), {3: says(5)})
+    assert await asking == (3,)

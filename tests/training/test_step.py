@@ -1,5 +1,6 @@
 """From a batch to a step: what the engine is asked, and when it is not."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,7 +37,7 @@ class Asked(BookEngine):
 
 
 async def learned(engine: Asked, settings: TrainerSettings = SETTINGS, step: int = 0) -> dict[str, float]:
-    return await GRPOStep(settings).run(engine, GROUPS, step=step, version=0)
+    return (await GRPOStep(settings).run(engine, GROUPS, step=step, version=0)).metrics
 
 
 async def test_every_rollout_is_an_example_of_one_step() -> None:
@@ -50,8 +51,8 @@ async def test_every_rollout_is_an_example_of_one_step() -> None:
 async def test_a_batch_without_signal_asks_the_engine_nothing() -> None:
     engine = Asked()
     groups = [batch_group(10, scores=(1.0, 1.0))]
-    metrics = await GRPOStep(SETTINGS).run(engine, groups, step=0, version=0)
-    assert engine.steps == []
+    metrics, changed = await GRPOStep(SETTINGS).run(engine, groups, step=0, version=0)
+    assert engine.steps == [] and not changed
     assert metrics["groups/zero_signal"] == 1
 
 
@@ -78,15 +79,15 @@ async def test_a_constant_is_the_longest_sequence_that_is_trained_on_unless_told
     assert (first, second) == (pytest.approx(0.5 / 400), pytest.approx(0.5 / 200))
 
 
-async def test_the_loss_is_the_aggregated_one() -> None:
+@pytest.mark.parametrize(("aggregation", "divisor"), [("token_sum", 1), ("token_mean", 8), ("sequence_mean", 8)])
+async def test_the_loss_is_the_aggregated_one(aggregation: str, divisor: int) -> None:
     engine = Asked()
     engine.moved = 0.5
-    settings = SETTINGS.model_copy(update={"loss_aggregation": LossAggregation.TOKEN_SUM})
-    # Ratios of exp(0.5) for both: two tokens each with -0.5 and 0.5 cancel; a third group of one has none to cancel.
-    assert (await learned(engine, settings))["train/loss"] == pytest.approx(0.0, abs=1e-9)
-    zeroed = [batch_group(10, scores=(1.0, 0.0, 0.0))]
-    metrics = await GRPOStep(settings).run(engine, zeroed, step=0, version=0)
-    assert metrics["train/loss"] == pytest.approx(0.0, abs=1e-6)
+    settings = {"loss": "ppo", "loss_aggregation": LossAggregation(aggregation)}
+    metrics = await learned(engine, SETTINGS.model_copy(update=settings))
+    # Two groups of two rollouts of two tokens, advantages 0.5 and -0.5: the ratio exp(0.5) is clipped for the first only.
+    due = 2 * 2 * 0.5 * (math.exp(0.5) - 1.2)
+    assert metrics["train/loss"] == pytest.approx(due / divisor, rel=1e-6)
 
 
 async def test_several_substeps_share_the_groups_of_a_batch() -> None:

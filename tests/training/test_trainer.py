@@ -68,6 +68,20 @@ async def test_only_the_newest_checkpoints_are_kept(run: Run) -> None:
     assert [one.step for one in run.lineage.checkpoints if one.step not in run.lineage.deleted] == [3, 4, 4]
 
 
+async def test_a_sampler_that_an_evaluation_holds_is_deleted_only_later(run: Run) -> None:
+    run.settings = run.settings.model_copy(update={"keep_checkpoints": 1, "total_steps": 2})
+    await run.start()
+    held = next(one for one in run.lineage.checkpoints if one.step == 2)
+    run.published.in_use = frozenset({held.sampler})
+    run.settings = run.settings.model_copy(update={"total_steps": 3})
+    await run.start()
+    assert held.state in run.engines.checkpoints and held.sampler not in {one.sampler for one in run.engines.deleted}
+    run.published.in_use = frozenset()
+    run.settings = run.settings.model_copy(update={"total_steps": 4})
+    await run.start()
+    assert held.sampler in {one.sampler for one in run.engines.deleted}
+
+
 async def test_a_step_that_fails_is_taken_again_from_the_checkpoint(run: Run) -> None:
     calls = count()
 
@@ -113,7 +127,60 @@ async def test_a_batch_without_signal_is_acknowledged_and_leaves_the_weights(tmp
         assert await run.start() == COMPLETE
         assert run.learned() == (12, 13)
         assert run.metrics[1]["groups/zero_signal"] == 1
-        assert run.published.versions == [0, 1, 2, 3, 4]
+        status = await api.store.status()
+        assert (status.total.waiting, status.total.leased) == (0, 0)
+
+
+async def test_only_a_change_of_the_weights_makes_a_version(tmp_path: Path) -> None:
+    async with running_api(tmp_path / "store.db") as api:
+        await fill(api, range(10, 12), scores=(1.0, 1.0))
+        await fill(api, range(12, 14))
+        run = Run(api, tmp_path)
+        await run.start()
+        assert run.published.versions == [0, 1, 2]
+        assert [run.metrics[step]["policy/version"] for step in range(1, 5)] == [0, 0, 1, 2]
+
+
+async def test_a_run_without_any_signal_ends_with_its_first_weights_saved_once(tmp_path: Path) -> None:
+    saved: list[str] = []
+    async with running_api(tmp_path / "store.db") as api:
+        await fill(api, FOUR, scores=(1.0, 1.0))
+        run = Run(api, tmp_path)
+        run.engines.before = saved.append
+        assert await run.start() == COMPLETE
+    # At the start, and at the end as the final checkpoint.
+    assert saved == ["open", "save", "save_sampler", "save", "save_sampler"]
+    assert [(one.step, one.version) for one in run.lineage.checkpoints] == [(step, 0) for step in (0, 1, 2, 3, 4, 4)]
+
+
+async def test_weights_that_a_kept_checkpoint_shares_are_not_deleted(tmp_path: Path) -> None:
+    async with running_api(tmp_path / "store.db") as api:
+        await fill(api, range(10, 12))
+        await fill(api, range(12, 14), scores=(1.0, 1.0))
+        run = Run(api, tmp_path)
+        run.settings = run.settings.model_copy(update={"keep_checkpoints": 1})
+        await run.start()
+    kept = [one for one in run.lineage.checkpoints if one.step not in run.lineage.deleted]
+    assert [one.step for one in kept] == [2, 3, 4, 4]
+    assert all(one.state in run.engines.checkpoints for one in kept)
+
+
+async def test_a_batch_without_signal_is_acknowledged_before_the_next_checkpoint_is_due(tmp_path: Path) -> None:
+    """Leased for a version that stays, it would count against what environments may start."""
+    async with running_api(tmp_path / "store.db") as api:
+        await fill(api, range(10, 11))
+        await fill(api, range(11, 14), scores=(1.0, 1.0))
+        run = Run(api, tmp_path)
+        run.settings = run.settings.model_copy(update={"checkpoint_every": 20, "total_steps": 20, "max_staleness": 1})
+        async with run.trainer() as trainer:
+            running = asyncio.create_task(trainer.run(stop := StopSignal(5.0)))
+            while trainer.progress.state != "waiting for a batch" or trainer.progress.step < 4:
+                await asyncio.sleep(0.01)
+            assert (await api.store.status()).capacity == 2 * run.settings.batch_size
+            stop.request("SIGTERM")
+            await running
+    assert run.published.versions == [0, 1]
+    assert [one.batches for one in run.lineage.checkpoints] == [(), (1, 2), (3,), (4,)]
 
 
 async def test_a_run_told_to_stop_keeps_what_it_learned(run: Run) -> None:
@@ -125,6 +192,7 @@ async def test_a_run_told_to_stop_keeps_what_it_learned(run: Run) -> None:
     stop.request("SIGTERM")
     assert await running == "SIGTERM"
     assert run.learned() == tuple(FOUR)
+    assert run.published.versions == [0, 1, 2, 3, 4]
 
 
 async def test_an_engine_lost_while_a_batch_is_waited_for_is_opened_again(run: Run) -> None:
@@ -162,14 +230,18 @@ async def test_weights_that_were_rolled_back_leave_their_versions_behind(run: Ru
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("every", [1, 3])
-async def test_a_run_that_dies_at_any_moment_goes_on_where_it_stopped(tmp_path: Path, every: int) -> None:
+@pytest.mark.parametrize(("every", "without_signal"), [(1, ()), (3, ()), (1, (1,)), (3, (1, 2))])
+async def test_a_run_that_dies_at_any_moment_goes_on_where_it_stopped(
+    tmp_path: Path, every: int, without_signal: tuple[int, ...]
+) -> None:
     """It dies before and after each request to the API and before each of the engine's, once at each."""
     moments = 0
     async with running_api(tmp_path / "store.db") as api:
         for moment in count():
             tokens = range(10 * moment, 10 * moment + 4)
-            await fill(api, tokens, version=await api.store.version())
+            for place, token in enumerate(tokens):
+                scores = (1.0, 1.0) if place in without_signal else (0.0, 1.0)
+                await fill(api, range(token, token + 1), version=await api.store.version(), scores=scores)
             folder = tmp_path / str(moment)
             folder.mkdir()
             run = Run(api, folder)
@@ -178,7 +250,7 @@ async def test_a_run_that_dies_at_any_moment_goes_on_where_it_stopped(tmp_path: 
                 break
             moments += 1
             assert await run.start() == COMPLETE
-            await holds(run, tuple(tokens))
+            await holds(run, tuple(token for place, token in enumerate(tokens) if place not in without_signal))
     assert moments > 30
 
 
@@ -205,7 +277,7 @@ async def holds(run: Run, tokens: tuple[int, ...]) -> None:
     """Each batch once and in order in the weights and in the lineage, none left over, no version twice."""
     assert run.learned() == tokens
     batches = [batch for checkpoint in run.lineage.checkpoints for batch in checkpoint.batches]
-    assert sorted(set(batches)) == batches and len(batches) == len(tokens)
+    assert sorted(set(batches)) == batches and len(batches) == run.settings.total_steps
     status = await run.api.store.status()
     assert (status.total.waiting, status.total.leased) == (0, 0)
     told = [version for version in run.published.versions if version is not None]

@@ -71,3 +71,65 @@ async def test_withdrawn_weights_are_waited_for() -> None:
     await asyncio.sleep(0.02)
     await publishing.publish(1, OneEngine(OneToken()), "path")
     assert (await asked).completions[0].versions == (1,)
+
+
+# --- held versions ---
+
+
+class Reopened(BookEngine):
+    """Its samplers by path; another path is unknown."""
+
+    def __init__(self, **samplers: OneToken) -> None:
+        super().__init__(Engines(), [])
+        self.samplers = samplers
+
+    async def sampler(self, path: str | None) -> OneToken:
+        if path not in self.samplers:
+            raise EngineError(f"there is no {path}")
+        return self.samplers[path]
+
+
+async def holding(engine: Reopened) -> EngineWeightSync:
+    """Version 1 is held, and 2 is the newest."""
+    publishing = EngineWeightSync(0.2)
+    await publishing.publish(1, engine, "one")
+    assert publishing.policy.hold("evaluation", None, 60) == 1
+    await publishing.publish(2, engine, "two")
+    return publishing
+
+
+async def version_asked(publishing: EngineWeightSync, version: int) -> tuple[int | None, ...]:
+    return (await publishing.policy.sample([1], REQUEST, version)).completions[0].versions
+
+
+async def test_the_sampler_of_a_held_version_is_in_use() -> None:
+    publishing = await holding(Reopened(one=OneToken(), two=OneToken(), three=OneToken()))
+    assert publishing.samplers_in_use() == {"one"}
+    publishing.policy.hold("evaluation", 1, 0)
+    assert publishing.samplers_in_use() == set()
+
+
+async def test_a_held_version_goes_on_at_an_engine_that_was_opened_again() -> None:
+    publishing = await holding(Reopened(one=OneToken(), two=OneToken()))
+    publishing.withdraw()
+    await publishing.publish(3, Reopened(one=OneToken(), three=OneToken()), "three")
+    assert await version_asked(publishing, 1) == (1,)
+
+
+async def test_a_held_version_that_the_engine_has_lost_is_not_held() -> None:
+    publishing = await holding(Reopened(one=OneToken(), two=OneToken()))
+    publishing.withdraw()
+    await publishing.publish(3, Reopened(three=OneToken()), "three")
+    assert await version_asked(publishing, 1) == (3,)
+    assert publishing.policy.hold("evaluation", 1, 60) is None
+
+
+async def test_a_held_version_that_fails_alone_does_not_take_the_engine_with_it() -> None:
+    failing = Failing(9, RetryableEndpointError("engine", "its file is gone"))
+    publishing, lost = await holding(Reopened(one=failing, two=OneToken())), list[EngineError]()
+    publishing.on_lost = lost.append
+    with pytest.raises(EndpointError, match="gone"):
+        await version_asked(publishing, 1)
+    await asyncio.sleep(0.05)
+    assert await version_asked(publishing, 1) == (2,)
+    assert lost == []

@@ -43,12 +43,16 @@ class Publications:
     """What whoever samples was told, in order; None for a withdrawal."""
 
     versions: list[int | None] = field(default_factory=list)
+    in_use: frozenset[str] = frozenset()
 
     async def publish(self, version: int, engine: TrainingEngine, sampler: str) -> None:
         self.versions.append(version)
 
     def withdraw(self) -> None:
         self.versions.append(None)
+
+    def samplers_in_use(self) -> frozenset[str]:
+        return self.in_use
 
 
 class CountedClient(TrainerClient):

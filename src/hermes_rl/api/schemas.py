@@ -72,13 +72,15 @@ class WorkRequest(ApiBody):
 class WorkGrant(ApiBody):
     """How many rollouts may start. `waiting` says why fewer than requested.
 
-    `oldest` is the oldest policy version whose tokens are still trained on; None if any is.
+    `oldest` is the oldest policy version whose tokens are still trained on; None if any is. `steps` counts the batches
+    trained on; those with nothing to train on leave the version as it is.
     """
 
     granted: int
     version: int
     waiting: str | None = None
     oldest: int | None = None
+    steps: int = 0
 
 
 class Draws(ApiBody):

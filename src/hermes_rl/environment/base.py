@@ -33,6 +33,7 @@ from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
 from hermes_rl.environment.scripted_policy import Step
 from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held_out_items, write_evaluation
+from hermes_rl.evaluation.evaluated_policy import evaluated_policy, version_metrics
 from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.endpoint_file import follow_endpoint_file
@@ -134,7 +135,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self.last_evaluation: dict[str, Any] | None = None
         self.resume_evaluation = False
         self.policy_version: int | None = None
-        """Version of the evaluated policy in serve; None elsewhere."""
+        """The policy version that an evaluation in serve is due for; None elsewhere."""
         self.__current_result: EvaluationResult | None = None
         self.pass_rates = PassRates(config.pass_score)
         self.dataset_hash: str | None = None
@@ -386,10 +387,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         return self.__stream.held_out if self.__stream else frozenset()
 
     async def run_evaluate(self) -> None:
-        """Run `evaluate` on a copy of the environment, so that it cannot change what training collects."""
+        """Run `evaluate` on a copy of the environment, so that it cannot change what training collects.
+
+        All of it samples from one policy version, if the endpoints can hold one.
+        """
         duplicate = copy_for_evaluation(self)
-        with self.running():
-            await bridged(duplicate.evaluate())
+        async with self.server.pinned(self.policy_version) as duplicate.server:
+            with self.running():
+                await bridged(duplicate.evaluate())
         copy_back(duplicate, self)
 
     async def collect_groups(self, item: Any, draw: int | None = None) -> list[Group]:
@@ -521,8 +526,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             verbose=verbose,
         )
         if self.sinks is not None:
-            version = {} if self.policy_version is None else {"eval/version": self.policy_version}
-            self.sinks.log({**metrics, **version})
+            self.sinks.log({**metrics, **version_metrics(evaluated_policy(self))})
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Write one line of metrics to the run's sinks. Subclasses add theirs and call super()."""

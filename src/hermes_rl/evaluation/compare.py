@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.evaluation.evaluated_policy import policy_text
 from hermes_rl.evaluation.output_folder import GROUPS, METRICS
 from hermes_rl.evaluation.statistics.intervals import Interval, mean_interval
 from hermes_rl.evaluation.statistics.paired import PairedResult, paired_test
@@ -33,6 +34,7 @@ class LoadedEvaluation:
     limit: str | None = None
     finished: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] | None = None
 
     @property
     def model(self) -> str:
@@ -118,6 +120,7 @@ def _from_report(path: Path) -> LoadedEvaluation:
         temperature=report["generation_parameters"].get("temperature"),
         limit=report["limit"],
         settings=report["settings"],
+        policy=report.get("policy"),
     )
 
 
@@ -178,12 +181,18 @@ def _warnings(first: LoadedEvaluation, second: LoadedEvaluation, test: PairedRes
     for side, alone in ((first, test.only_in_first), (second, test.only_in_second)):
         if alone:
             yield f"{len(alone)} scored {'item is' if len(alone) == 1 else 'items are'} only in {side.path}"
-        if side.unscored:
-            yield f"{side.unscored} rollouts of {side.path} have no score; its mean is biased unless that is random"
-        if side.limit:
-            yield f"{side.path} was stopped early by {side.limit}"
-        if not side.finished:
-            yield f"{side.path} is an unfinished evaluation"
+        yield from _side_warnings(side)
+
+
+def _side_warnings(side: LoadedEvaluation) -> Iterator[str]:
+    if side.unscored:
+        yield f"{side.unscored} rollouts of {side.path} have no score; its mean is biased unless that is random"
+    if side.policy and side.policy["mixed"]:
+        yield f"{side.path} was sampled from {policy_text(side.policy)}"
+    if side.limit:
+        yield f"{side.path} was stopped early by {side.limit}"
+    if not side.finished:
+        yield f"{side.path} is an unfinished evaluation"
 
 
 def _setting_differences(first: LoadedEvaluation, second: LoadedEvaluation) -> Iterator[str]:

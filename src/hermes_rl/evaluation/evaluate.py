@@ -18,6 +18,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.messages import final_response
 from hermes_rl.core.trajectory import Group
+from hermes_rl.evaluation.evaluated_policy import evaluated_policy
 from hermes_rl.evaluation.metrics import EvaluationCounts
 from hermes_rl.evaluation.output_folder import GROUPS, METRICS, SAMPLES, report_folder
 from hermes_rl.evaluation.table import evaluation_table
@@ -223,7 +224,23 @@ def _count_finished_items(env: Environment, path: Path, evaluation: EvaluationCo
         require_same_provenance(group.provenance, own, path, START_OVER)
         if group.item_id in items - evaluation.scores.keys():
             evaluation.add(group)
+            if env.server.pin is not None:
+                env.server.pin.sampled.note(*_recorded_versions(group))
     evaluation.resumed = len(evaluation.scores)
+
+
+def _recorded_versions(group: Group) -> set[int | None]:
+    """The policy versions of the sampled tokens; None for those without a record, as in chat mode."""
+    versions: set[int | None] = set()
+    for rollout in group.rollouts:
+        sampled = {
+            version
+            for sequence in rollout.sequences
+            for version, mask in zip(sequence.versions, sequence.mask, strict=True)
+            if mask
+        }
+        versions |= sampled or {None}
+    return versions
 
 
 async def write_evaluation(
@@ -254,6 +271,7 @@ async def write_evaluation(
         "generation_parameters": generation_parameters
         or {"temperature": temperature, "max_tokens": env.config.max_token_length},
         "provenance": source,
+        "policy": evaluated_policy(env),
     }
     if measured:
         report |= {"settings": comparable_settings(env), **measured.evaluation.details()}

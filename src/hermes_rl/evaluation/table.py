@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.console.live_display import console, shorten
+from hermes_rl.evaluation.evaluated_policy import policy_text
 
 # Half-widths of an interval: above the first it is called wide, the second is the proposed target.
 WIDE, USEFUL = 0.1, 0.05
@@ -27,7 +28,9 @@ def evaluation_table(report: Mapping[str, Any], folder: Path) -> None:
 
     # A custom evaluate_log may have replaced the metrics.
     measured = "items" in report and report["metrics"].keys() >= {*ROW_METRICS, *report["methods"]}
-    table = Table(title=f"{report['task']} · {report['model']}", title_justify="left", show_header=not measured)
+    policy = f" · {policy_text(report['policy'])}" if report["policy"] else ""
+    title = f"{report['task']} · {report['model']}{policy}"
+    table = Table(title=title, title_justify="left", show_header=not measured)
     table.add_column("metric")
     table.add_column("value", justify="left" if measured else "right")
     if measured:

@@ -8,7 +8,7 @@ import io
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -79,7 +79,14 @@ class Endpoint:
         }
 
     async def post(
-        self, path: str, body: Mapping[str, Any], *, split: str, timeout: float, at_root: bool = False
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        split: str,
+        timeout: float,
+        at_root: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Send one request and decode the answer, within `timeout` seconds including the wait for a slot.
 
@@ -91,9 +98,10 @@ class Endpoint:
         try:
             async with self._slots[split]:
                 address = (self.root if at_root else self.base_url) + path
+                send = partial(self._timed, address, body, split, headers)
                 if self.gate is None:
-                    return await self._timed(address, body, split)
-                answer = await self._post_through_gate(self.gate, address, body, split, deadline, timeout)
+                    return await send()
+                answer = await self._post_through_gate(self.gate, send, deadline, timeout)
                 self.answers[split] += 1
                 return answer
         except asyncio.CancelledError:
@@ -116,7 +124,7 @@ class Endpoint:
         return self.gate is None or self.in_flight < self.gate.limiter.limit
 
     async def _post_through_gate(
-        self, gate: Gate, address: str, body: Mapping[str, Any], split: str, deadline: Deadline, timeout: float
+        self, gate: Gate, send: Callable[[], Awaitable[Any]], deadline: Deadline, timeout: float
     ) -> Any:
         """Send a request when the gate admits it, and report the outcome to the gate."""
         try:
@@ -125,7 +133,7 @@ class Endpoint:
             raise self._error(NO_ROOM, "failed or was removed while a request waited for it") from None
         report, entered = gate.abandoned, time.monotonic()
         try:
-            answer = await self._timed(address, body, split)
+            answer = await send()
             report = partial(gate.answered, completion_tokens(answer))
             return answer
         except RetryableEndpointError as error:
@@ -139,15 +147,19 @@ class Endpoint:
         finally:
             report()
 
-    async def _timed(self, address: str, body: Mapping[str, Any], split: str) -> Any:
+    async def _timed(self, address: str, body: Mapping[str, Any], split: str, headers: Mapping[str, str] | None) -> Any:
         began = time.monotonic()
-        answer = self._decode(await self._send("POST", address, body))
+        answer = self._decode(await self._send("POST", address, body, headers))
         self.latencies[split].append(time.monotonic() - began)
         return answer
 
     async def get(self, path: str, *, timeout: float) -> Any:
         """Send a GET below the API's root and decode the answer; used to check that the endpoint is up."""
         return self._decode(await self._request_within(timeout, "GET", path, None))
+
+    async def ask(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Any:
+        """Send a POST and decode the answer; it does not count against requests in flight."""
+        return self._decode(await self._request_within(timeout, "POST", path, body))
 
     async def command(self, path: str, body: Mapping[str, Any], *, timeout: float) -> None:
         """Send a command that has no answer but success; it does not count against requests in flight."""
@@ -160,7 +172,9 @@ class Endpoint:
         except TimeoutError:
             raise self._error("timeout", f"did not answer {path} within {timeout:.3g} s", retryable=True) from None
 
-    async def _send(self, method: str, address: str, body: Mapping[str, Any] | None) -> bytes:
+    async def _send(
+        self, method: str, address: str, body: Mapping[str, Any] | None, more: Mapping[str, str] | None = None
+    ) -> bytes:
         data: bytes | io.BytesIO | None = None if body is None else fast_json.dumps(body)
         if isinstance(data, bytes) and len(data) >= LARGE_BODY:
             # aiohttp writes bytes in one go, which blocks the event loop, and warns about it.
@@ -168,6 +182,8 @@ class Endpoint:
         try:
             url = self._urls.get(address) or self._urls.setdefault(address, URL(address))
             headers = {**self._headers, **tracing.headers()} if self._joins_traces else self._headers
+            if more:
+                headers = {**headers, **more}
             async with self._session.request(method, url, data=data, headers=headers) as response:
                 raw = await response.read()
         except aiohttp.ClientPayloadError as error:

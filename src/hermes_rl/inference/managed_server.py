@@ -19,6 +19,7 @@ from hermes_rl.core.trajectory import Sampling, Usage
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
+from hermes_rl.inference.policy_pin import PolicyPin
 from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import MISSING_ROUTE, SamplingRequest, engine_for, logprobs_mode
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Reply
@@ -44,9 +45,13 @@ class SequenceNode:
 
 
 class EndpointPool(Protocol):
-    """Sends requests to endpoints with retries, and knows the oldest policy version that is still trained on."""
+    """Sends requests to endpoints with retries, and knows the oldest policy version that is still trained on.
+
+    `pin` is the policy version that an evaluation asks for.
+    """
 
     oldest_trainable: int | None
+    pin: PolicyPin | None
 
     async def request_with_retries(
         self, send: Callable[[Endpoint, float], Awaitable[T]], prefer: Callable[[], Endpoint | None] | None
@@ -152,18 +157,24 @@ class ManagedServer:
             whole = limited.max_tokens == request.max_tokens
             return answer if whole else _mark_context_full(answer), request.sampling(_logprobs_mode(endpoint))
 
+        pin = self._server.pin
+        headers = None if pin is None else pin.headers
+
         async def sample(endpoint: Endpoint, limited: SamplingRequest, timeout: float) -> EngineAnswer:
+            def one(request: SamplingRequest) -> Awaitable[EngineAnswer]:
+                return generate(endpoint, prompt.ids, request, model, split, timeout, headers)
+
             if not endpoint.config.n_kwarg_is_ignored or limited.n == 1:
-                return await generate(endpoint, prompt.ids, limited, model, split, timeout)
+                return await one(limited)
             single = [replace(limited, n=1, seed=_offset_seed(limited.seed, index)) for index in range(limited.n)]
-            return _merge_answers(
-                await asyncio.gather(*(generate(endpoint, prompt.ids, each, model, split, timeout) for each in single))
-            )
+            return _merge_answers(await asyncio.gather(*map(one, single)))
 
         # The endpoint of the earlier turns has their prefix cached.
         answer, sampling = await self._server.request_with_retries(send, prefer=lambda: self._endpoint)
         self._checked = None
         observe(_usage(prompt, answer))
+        if pin is not None:
+            pin.sampled.note(*{version for sampled in answer.completions for version in sampled.versions})
         seen_versions = {self._oldest}.union(*(sampled.versions for sampled in answer.completions))
         self._oldest = min((version for version in seen_versions if version is not None), default=None)
         self._wire_log.note(prompt.ids, answer)
@@ -184,7 +195,13 @@ class ManagedServer:
 
 
 async def generate(
-    endpoint: Endpoint, ids: Sequence[int], request: SamplingRequest, model: str | None, split: str, timeout: float
+    endpoint: Endpoint,
+    ids: Sequence[int],
+    request: SamplingRequest,
+    model: str | None,
+    split: str,
+    timeout: float,
+    headers: Mapping[str, str] | None = None,
 ) -> EngineAnswer:
     """Send one request on the best route that the endpoint has."""
     engine = engine_for(endpoint.config.server_type)
@@ -193,7 +210,7 @@ async def generate(
     for number, route in enumerate(engine.routes[endpoint.missing_routes :], endpoint.missing_routes):
         path, body = route.request(model or endpoint.config.model_name, ids, request)
         try:
-            raw = await endpoint.post(path, body, split=split, timeout=timeout, at_root=True)
+            raw = await endpoint.post(path, body, split=split, timeout=timeout, at_root=True, headers=headers)
         except EndpointError as error:
             if error.cause not in MISSING_ROUTE or route is engine.routes[-1]:
                 raise

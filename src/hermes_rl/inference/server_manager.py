@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -25,6 +26,7 @@ from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.endpoint_pool import Endpoints
 from hermes_rl.inference.managed_server import SEED_RANGE, ManagedServer
+from hermes_rl.inference.policy_pin import PolicyPin, pin_policy
 from hermes_rl.inference.readiness import wait_for_endpoint
 from hermes_rl.inference.reasoning import Reasoning
 from hermes_rl.inference.span_attributes import set_chat_attributes
@@ -80,6 +82,8 @@ class ServerManager:
         self.endpoints = Endpoints(configs, limiter_config)
         self.oldest_trainable: int | None = None
         """The oldest policy version that is still trained on, if a trainer reports one."""
+        self.pin: PolicyPin | None = None
+        """The policy version that requests ask for; only in a server from `pinned`."""
         self._formats: dict[tuple[int, str], tuple[Any, ChatFormat]] = {}
         self.tool_parser = "hermes"
         """The tool-call format of `managed_server` without settings."""
@@ -132,9 +136,9 @@ class ServerManager:
             body["model"] = model or used_config.model_name
             request = body if reasoning is None else reasoning.apply(body, endpoint.base_url)
             if n == 1 or not used_config.n_kwarg_is_ignored:
-                return await _chat(endpoint, request, split, timeout)
+                return await _chat(endpoint, request, split, timeout, self.pin)
             single = [_nth_request(request, index) for index in range(n)]
-            return _merge(await asyncio.gather(*(_chat(endpoint, each, split, timeout) for each in single)))
+            return _merge(await asyncio.gather(*(_chat(endpoint, each, split, timeout, self.pin) for each in single)))
 
         with tracing.span("chat") as span:
             if not span.on:
@@ -175,6 +179,18 @@ class ServerManager:
                 attempt += not overloaded
                 refused += overloaded
                 await asyncio.sleep(wait)
+
+    @asynccontextmanager
+    async def pinned(self, at_least: int | None = None) -> AsyncIterator[Self]:
+        """A copy of this server, over the same endpoints, whose requests ask for one policy version and note theirs.
+
+        It is the newest version, held by the trainer while the block runs; where that is impossible, the copy only
+        notes versions. `at_least` is a version that was announced and may not be published yet.
+        """
+        async with pin_policy(self.servers, at_least) as pin:
+            duplicate = copy(self)
+            duplicate.pin = pin
+            yield duplicate
 
     def session(self) -> "ChatSession":
         """A session for one conversation, whose calls go to the endpoint that has its prefix."""
@@ -263,14 +279,20 @@ class ChatSession:
         return await self._server.chat_completion(messages, session=self, **parameters)
 
 
-async def _chat(endpoint: Endpoint, body: dict[str, Any], split: str, timeout: float) -> ChatCompletion:
+async def _chat(
+    endpoint: Endpoint, body: dict[str, Any], split: str, timeout: float, pin: PolicyPin | None
+) -> ChatCompletion:
     """Send a request and parse the answer. A malformed one is retryable, since the next may be well-formed."""
-    answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout)
+    headers = None if pin is None else pin.headers
+    answer = await endpoint.post("/chat/completions", body, split=split, timeout=timeout, headers=headers)
     try:
         completion = ChatCompletion.parse(answer, endpoint.base_url)
     except EndpointError as error:
         raise RetryableEndpointError(error.cause, endpoint.redact(str(error))) from None
     observe(completion.usage)
+    if pin is not None:
+        version = answer.get("policy_version")
+        pin.sampled.note(version if isinstance(version, int) else None)
     return completion
 
 

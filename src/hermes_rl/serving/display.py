@@ -45,6 +45,8 @@ class ServeStats:
     group_size: int
     state: str = "starting"
     version: int | None = None
+    steps: int = 0
+    """Batches trained on; more than versions if some had nothing to train on."""
     groups_running: int = 0
     groups_begun: int = 0
     waiting: str | None = None
@@ -75,7 +77,8 @@ class ServeStats:
 def stats_rows(stats: ServeStats) -> dict[str, str]:
     """The dashboard as text by label; empty rows are left out."""
     tally, delivery = stats.tally, stats.delivery
-    version = "not known yet" if stats.version is None else f"version {stats.version} of {stats.total_steps}"
+    step = f", step {stats.steps}" if stats.steps > (stats.version or 0) else ""
+    version = "not known yet" if stats.version is None else f"version {stats.version}{step} of {stats.total_steps}"
     texts = {
         "state": stats.state,
         "waiting": stats.waiting or "",
@@ -113,12 +116,12 @@ def status_line(stats: ServeStats) -> str:
 
 
 def stats_panel(stats: ServeStats) -> Panel:
-    """The dashboard for a terminal; the bar shows the policy version out of `total_steps`."""
+    """The dashboard for a terminal; the bar shows the trainer's steps out of `total_steps`."""
     away = stats.delivery is not None and stats.delivery.away_since is not None
     return Panel(
         f"serve · {stats.environment}",
         stats_rows(stats),
-        done=stats.version,
+        done=None if stats.version is None else max(stats.version, stats.steps),
         total=stats.total_steps if stats.total_steps < ENDLESS else None,
         rewards=stats.tally.scores[-MAX_SPARKLINE_SCORES:],
         styles={"delivery": "red"} if away else {},

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hermes_rl.evaluation.evaluated_policy import policy_text
 from hermes_rl.rollout.config import EvalHandling
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.metrics import RolloutCounts
@@ -77,8 +78,10 @@ class EvalScheduler:
         except Exception as error:  # noqa: BLE001 (an author's code may raise anything)
             stats.evaluated = f"of version {version} failed: {error}"
         else:
-            mean = (self._env.last_evaluation or {}).get("metrics", {}).get("eval/mean_reward")
-            stats.evaluated = f"of version {version}: " + (f"mean reward {mean:.4f}" if mean is not None else "done")
+            report = self._env.last_evaluation or {}
+            mean = report.get("metrics", {}).get("eval/mean_reward")
+            of = f"of {policy_text(report['policy'])}: " if report.get("policy") else ""
+            stats.evaluated = of + (f"mean reward {mean:.4f}" if mean is not None else "done")
         finally:
             stats.evaluating = None
 

@@ -144,10 +144,10 @@ class ServeLoop:
                 return tally.limit
             free = self._free()
             grant = await self._ask(free)
-            if grant is not None and grant.version >= total:
-                stats.version = grant.version
+            if grant is not None and (finished := training_finished(grant, total)):
+                stats.version, stats.steps = grant.version, grant.steps
                 # Nothing will train on the groups in flight, so wait for them no longer than after a signal.
-                self._stop.request(f"the policy is at version {grant.version} of {total}")
+                self._stop.request(finished)
                 return str(self._stop.reason)
             if grant is not None:
                 await self._on_grant(grant)
@@ -198,6 +198,7 @@ class ServeLoop:
     async def _on_grant(self, grant: WorkGrant) -> None:
         stats, evaluations = self._stats, self._evaluations
         moved, stats.version, stats.waiting = stats.version != grant.version, grant.version, grant.waiting
+        stats.steps = grant.steps
         self._env.server.oldest_trainable = grant.oldest
         # An evaluation-only environment is asked to wait only while there is no trainer, so no policy to evaluate.
         if not (self._env.config.evaluation_only and grant.waiting):
@@ -254,6 +255,13 @@ class ServeLoop:
         train = {f"train/{name}": value for name, value in self._in_flight.take_window().summary().items()}
         served = {f"serve/{name}": value for name, value in serve_figures.items()}
         await log_metrics(self._env, train | served | self._slots.metrics())
+
+
+def training_finished(grant: WorkGrant, total: int) -> str | None:
+    """Why no more groups are needed; None while they are. A step with nothing to train on makes no version."""
+    if grant.version >= total:
+        return f"the policy is at version {grant.version} of {total}"
+    return f"the trainer has taken {grant.steps} of {total} steps" if grant.steps >= total else None
 
 
 def groups_for_grant(rollouts: int, size: int) -> int:

@@ -17,9 +17,10 @@ from hermes_rl.store.records import RecordWriter
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Weights at the engine after `step`. `batches` are those trained on since the previous checkpoint.
+    """Weights at the engine after `step`. `batches` are those consumed since the previous checkpoint.
 
-    `state` resumes training, including the optimizer; `sampler` can be sampled from.
+    `state` resumes training, including the optimizer; `sampler` can be sampled from. After batches with nothing to
+    train on, both are those of an earlier checkpoint.
     """
 
     step: int
@@ -48,7 +49,7 @@ class Lineage:
 
     @property
     def batches(self) -> set[int]:
-        """All batches the weights were trained on."""
+        """All batches that the steps so far consumed."""
         return {batch for checkpoint in self.checkpoints for batch in checkpoint.batches}
 
     def add(self, checkpoint: Checkpoint) -> None:
@@ -66,9 +67,11 @@ class Lineage:
         self.deleted.add(checkpoint.step)
 
     def surplus(self, keep: int) -> list[Checkpoint]:
-        """Checkpoints to delete so that the newest `keep` remain; final ones are never deleted."""
+        """Checkpoints to delete so that the newest `keep` different weights remain; final ones are never deleted."""
         present = [each for each in self.checkpoints if each.step not in self.deleted and not each.final]
-        return present[:-keep]
+        old = set(list(dict.fromkeys(each.state for each in present))[:-keep])
+        old -= {each.state for each in self.checkpoints if each.final}
+        return [each for each in present if each.state in old]
 
     def _apply(self, line: dict[str, Any]) -> None:
         if "deleted" in line:

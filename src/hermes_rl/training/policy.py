@@ -1,4 +1,4 @@
-"""Policy: what the inference server samples from, always the newest weights.
+"""Policy: what the inference server samples from: the newest weights, or a held version that a request names.
 
 Always true: every token carries the version of the weights that sampled it; a policy that cannot sample has no version.
 """
@@ -28,10 +28,20 @@ class Policy(Protocol):
         """The version that a request would sample from now; None while there is none."""
         ...
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
-        """Sample `request.n` completions, each token with its version. Raises EndpointError on failure."""
+    def hold(self, holder: str, version: int | None, seconds: float) -> int | None:
+        """Keep a version, by default the newest, so that it can be sampled from for `seconds`; 0 seconds end the hold.
+
+        Returns the version; None if it is not available any more, or too many versions are held.
+        """
         ...
 
-    async def logprobs(self, ids: Sequence[int]) -> tuple[int, list[float | None]]:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest, version: int | None = None) -> EngineAnswer:
+        """Sample `request.n` completions, each token with its version. Raises EndpointError on failure.
+
+        From `version` if it is still available, else from the newest weights.
+        """
+        ...
+
+    async def logprobs(self, ids: Sequence[int], version: int | None = None) -> tuple[int, list[float | None]]:
         """The scoring version, and the logprob of each token; None for the first."""
         ...

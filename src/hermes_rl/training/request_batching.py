@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeAlias
 
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.inference.tokens.sampled import EngineAnswer
@@ -48,6 +49,10 @@ class PendingBatch:
         return sum(member.request.n for member in self.members)
 
 
+# Prompt, requested version, whether there is no seed, and the other sampling parameters.
+BatchKey: TypeAlias = tuple[tuple[int, ...], int | None, bool, str]
+
+
 class CoalescingPolicy:
     """`requests` counts incoming requests, `calls` the sampling calls made for them."""
 
@@ -56,24 +61,27 @@ class CoalescingPolicy:
         self.calls = 0
         self._policy = policy
         self._window = window
-        self._batches: dict[tuple[tuple[int, ...], bool, str], PendingBatch] = {}
+        self._batches: dict[BatchKey, PendingBatch] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     @property
     def version(self) -> int | None:
         return self._policy.version
 
-    async def logprobs(self, ids: Sequence[int]) -> tuple[int, list[float | None]]:
-        return await self._policy.logprobs(ids)
+    def hold(self, holder: str, version: int | None, seconds: float) -> int | None:
+        return self._policy.hold(holder, version, seconds)
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
+    async def logprobs(self, ids: Sequence[int], version: int | None = None) -> tuple[int, list[float | None]]:
+        return await self._policy.logprobs(ids, version)
+
+    async def sample(self, ids: Sequence[int], request: SamplingRequest, version: int | None = None) -> EngineAnswer:
         self.requests += 1
         if self._window.idle <= 0 or request.n >= self._window.max_completions:
             self.calls += 1
-            return await self._policy.sample(ids, request)
+            return await self._policy.sample(ids, request, version)
         loop = asyncio.get_running_loop()
         # Seeded and unseeded requests are never merged: seeded ones must be reproducible.
-        key = tuple(ids), request.seed is None, repr(replace(request, n=1, seed=None))
+        key = tuple(ids), version, request.seed is None, repr(replace(request, n=1, seed=None))
         batch = self._batches.get(key)
         if batch is not None and batch.completions + request.n > self._window.max_completions:
             self._close(key)
@@ -92,7 +100,7 @@ class CoalescingPolicy:
         # Cancelling one caller cancels only its own future.
         return await member.answer
 
-    def _close(self, key: tuple[tuple[int, ...], bool, str]) -> None:
+    def _close(self, key: BatchKey) -> None:
         batch = self._batches.pop(key)
         if batch.timer is not None:
             batch.timer.cancel()
@@ -100,15 +108,16 @@ class CoalescingPolicy:
         if not members:
             return
         self.calls += 1
-        task = asyncio.create_task(self._answer(batch.ids, members))
+        task = asyncio.create_task(self._answer(batch.ids, key[1], members))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
         for member in members:
             member.answer.add_done_callback(lambda _: _cancel_if_abandoned(task, members))
 
-    async def _answer(self, ids: Sequence[int], members: Sequence[BatchMember]) -> None:
+    async def _answer(self, ids: Sequence[int], version: int | None, members: Sequence[BatchMember]) -> None:
+        merged = merge_requests([member.request for member in members])
         try:
-            answer = await self._policy.sample(ids, merge_requests([member.request for member in members]))
+            answer = await self._policy.sample(ids, merged, version)
         except asyncio.CancelledError:
             for member in members:
                 member.answer.cancel()

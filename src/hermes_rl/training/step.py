@@ -21,6 +21,7 @@ from hermes_rl.training.loss import add_kl_penalty, sampled_mask
 from hermes_rl.training.metrics import batch_metrics, step_metrics
 from hermes_rl.training.objectives import PLAIN_LOSS, TrainedSequence, get_objective, trained_sequence
 from hermes_rl.training.policy import WeightsSampler
+from hermes_rl.training.trainer import StepOutcome
 
 
 def learning_rate(settings: TrainerSettings, step: int) -> float:
@@ -51,15 +52,13 @@ class GRPOStep:
         self._settings = settings
         self._objective = get_objective(settings)
 
-    async def run(
-        self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int
-    ) -> dict[str, float]:
+    async def run(self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int) -> StepOutcome:
         settings = self._settings
         # In a thread: the event loop also serves sampling requests.
         batch = await asyncio.to_thread(training_batch, groups, settings, version)
         metrics = batch_metrics(batch)
         if not batch.examples:
-            return metrics
+            return StepOutcome(metrics, changed=False)
         examples: Sequence[Example] = batch.examples
         reference = None
         if settings.kl_coef:
@@ -76,7 +75,8 @@ class GRPOStep:
             losses.append(loss)
             engine_metrics |= result.metrics
         metrics |= step_metrics(trained, self._objective, losses, rate, reference)
-        return metrics | {f"engine/{name}": value for name, value in engine_metrics.items()}
+        metrics |= {f"engine/{name}": value for name, value in engine_metrics.items()}
+        return StepOutcome(metrics, changed=True)
 
     async def _substep(
         self, engine: TrainingEngine, examples: Sequence[Example], origins: Sequence[Origin], adam: Adam

@@ -1,8 +1,10 @@
 """The trainer: lease a batch, take a step, checkpoint, acknowledge the batch, publish the new policy version.
 
 Always true: in the lineage of the weights each batch made exactly one step; a batch is acknowledged only when a
-checkpoint on the engine's disk contains its step; a version names one set of weights and is never reused. After any
-failure the run resumes from its last checkpoint, as after a restart; too many failures at one step fail the run.
+checkpoint on the engine's disk contains its step; a version names one set of weights and is never reused. A batch with
+nothing to train on is a step too, so that a run without signal ends, but makes no version: it is recorded and
+acknowledged at once. After any failure the run resumes from its last checkpoint, as after a restart; too many failures
+at one step fail the run.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hermes_rl import tracing
 from hermes_rl.api.client.connection import ApiError
@@ -38,11 +40,16 @@ class RunFailedError(HermesRLError):
     """The run cannot continue; its last checkpoint is preserved."""
 
 
+class StepOutcome(NamedTuple):
+    """`changed` is whether the weights changed: false for a batch with nothing to train on."""
+
+    metrics: dict[str, float]
+    changed: bool
+
+
 class TrainingStep(Protocol):
-    async def run(
-        self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int
-    ) -> dict[str, float]:
-        """Take one step on a batch and return its metrics. Raises EngineError when the engine fails."""
+    async def run(self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int) -> StepOutcome:
+        """Take one step on a batch. Raises EngineError when the engine fails."""
         ...
 
 
@@ -53,6 +60,10 @@ class WeightSync(Protocol):
 
     def withdraw(self) -> None:
         """The engine is lost: nothing can be sampled until the next version."""
+        ...
+
+    def samplers_in_use(self) -> frozenset[str]:
+        """Paths at the engine of versions that evaluations hold; they must not be deleted."""
         ...
 
 
@@ -91,6 +102,10 @@ class Trainer:
         self._lost: EngineError | None = None
         self._engine_lost = asyncio.Event()
         self._pending: deque[LeasedBatch] = deque()
+        self._sampler = ""
+        """The sampler of the published version."""
+        self._unsaved = self._unpublished = False
+        """Whether the weights changed since the last checkpoint, and since the last version."""
         self._session_id = uuid.uuid4().hex[:8]
 
     async def run(self, stop: StopSignal) -> str:
@@ -137,6 +152,7 @@ class Trainer:
         await self._close_engine()
         self._lost = None
         self._engine_lost.clear()
+        self._unsaved = self._unpublished = False
         last = self._lineage.last
         self._engine = engine = await self._open_engine(last.state if last else None)
         # Weights keep their version, unless the API knows a later one, of rolled-back weights or another run.
@@ -196,15 +212,18 @@ class Trainer:
                 await leases.enter_async_context(self._client.held(batch))
                 timer.lap("wait")
                 with tracing.span("step") as span:
-                    metrics = await self._step(engine, batch, timer)
+                    metrics, changed = await self._step(engine, batch, timer)
                     batches.append(batch.id)
-                    due = self._checkpoint_due() or stop.reason is not None
+                    # The API counts unacknowledged batches of the current version as rollouts in progress: without a
+                    # new version it would soon grant no more.
+                    due = not changed or self._checkpoint_due() or stop.reason is not None
                     if due:
                         await self._checkpoint(engine, batches)
                     else:
                         await self._publish(self.progress.version + 1, await engine.save_sampler(self._name()))
                     span.set_attributes(step=self.progress.step, batch=batch.id, version=self.progress.version)
                 timer.lap("save")
+                metrics["policy/version"] = float(self.progress.version)
                 self._on_step(self.progress.step, metrics | timer.metrics())
 
     def _checkpoint_due(self) -> bool:
@@ -229,26 +248,42 @@ class Trainer:
                 await asyncio.wait({leasing, lost})
         raise self._lost
 
-    async def _step(self, engine: TrainingEngine, batch: LeasedBatch, timer: "StepTimer") -> dict[str, float]:
+    async def _step(self, engine: TrainingEngine, batch: LeasedBatch, timer: "StepTimer") -> StepOutcome:
         progress = self.progress
         progress.state = "training"
         groups = [group async for group in self._client.groups(batch)]
         timer.lap("read")
-        metrics = await self._training_step.run(engine, groups, step=progress.step, version=progress.version)
+        outcome = await self._training_step.run(engine, groups, step=progress.step, version=progress.version)
         timer.lap("learn")
         progress.step += 1
-        return metrics
+        if outcome.changed:
+            self._unsaved = self._unpublished = True
+        else:
+            log.warning(
+                "step %d: nothing to train on in batch %d; the weights and version %d stay",
+                *(progress.step, batch.id, progress.version),
+            )
+        return outcome
 
     async def _checkpoint(self, engine: TrainingEngine, batches: Sequence[int]) -> None:
-        self.progress.state = "saving"
-        saved = await engine.save(self._name())
-        version = self.progress.version + 1
-        self._record(self.progress.step, version, batches, saved)
+        """Save the weights, unless the last checkpoint has them; publish them, unless they are published."""
+        progress, last, new = self.progress, self._lineage.last, self._unpublished
+        progress.state = "saving"
+        if self._unsaved or last is None:
+            saved = await engine.save(self._name(), sampler=None if new else self._sampler)
+        else:
+            saved = EngineCheckpoint(last.state, self._sampler)
+        version = progress.version + 1 if new else progress.version
+        self._record(progress.step, version, batches, saved)
+        self._unsaved = False
         await self._client.acknowledge(*batches)
-        await self._publish(version, saved.sampler)
+        if new:
+            await self._publish(version, saved.sampler)
         for old in self._lineage.surplus(self._settings.keep_checkpoints):
-            await engine.delete(EngineCheckpoint(old.state, old.sampler))
-            self._lineage.mark_deleted(old)
+            # A held one is deleted after a later checkpoint.
+            if old.sampler not in self._weight_sync.samplers_in_use():
+                await engine.delete(EngineCheckpoint(old.state, old.sampler))
+                self._lineage.mark_deleted(old)
 
     def _record(
         self, step: int, version: int, batches: Sequence[int], saved: EngineCheckpoint, *, final: bool = False
@@ -262,7 +297,7 @@ class Trainer:
         self.progress.state = "publishing"
         if version != known:
             await self._client.set_version(version)
-        self.progress.version = version
+        self.progress.version, self._sampler, self._unpublished = version, sampler, False
         await self._weight_sync.publish(version, self._current_engine(), sampler)
 
     async def _finish(self) -> None:

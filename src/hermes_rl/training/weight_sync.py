@@ -4,6 +4,7 @@ Always true: a failed sampler is probed once more before the trainer is notified
 """
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from hermes_rl.training.vllm_fleet.fleet import VllmFleet
 from hermes_rl.training.vllm_fleet.server import PROBE, PROBE_IDS
 from hermes_rl.training.weights.download import Remote, download_adapter
 
+log = logging.getLogger(__name__)
+
 
 class EngineWeightSync:
     """The training engine also samples. `on_lost` is called when it no longer can."""
@@ -24,25 +27,48 @@ class EngineWeightSync:
         self.on_lost: Callable[[EngineError], None] | None = None
         self.policy = SamplingPolicy(patience=patience, on_failure=self._on_failure)
         self._sampler: WeightsSampler | None = None
+        self._engine: TrainingEngine | None = None
+        self._paths: dict[int, str] = {}
+        """Where the engine has the versions of the policy."""
         self._probing: asyncio.Task[None] | None = None
 
     async def publish(self, version: int, engine: TrainingEngine, sampler: str) -> None:
         self._sampler = await engine.sampler(sampler)
-        self.policy.publish(version, self._sampler)
+        # Samplers of an engine that was closed no longer work.
+        older = None if engine is self._engine else await self._reopen_held(version, engine)
+        self.policy.publish(version, self._sampler, older)
+        self._engine, self._paths[version] = engine, sampler
+        self._paths = {number: self._paths[number] for number in self.policy.versions}
 
     def withdraw(self) -> None:
         self._sampler = None
         self.policy.withdraw()
 
-    def _on_failure(self, version: int, error: EndpointError) -> None:
-        if error.cause == "engine" and version == self.policy.version and self._probing is None:
-            self._probing = asyncio.create_task(self._probe())
+    def samplers_in_use(self) -> frozenset[str]:
+        return frozenset(self._paths[version] for version in self.policy.held)
 
-    async def _probe(self) -> None:
+    async def _reopen_held(self, version: int, engine: TrainingEngine) -> dict[int, WeightsSampler]:
+        samplers: dict[int, WeightsSampler] = {}
+        for held in self.policy.held - {version}:
+            try:
+                samplers[held] = await engine.sampler(self._paths[held])
+            except EngineError as error:
+                log.warning("version %d can no longer be held for an evaluation: %s", held, error)
+        return samplers
+
+    def _on_failure(self, version: int, error: EndpointError) -> None:
+        if error.cause == "engine" and self._probing is None:
+            self._probing = asyncio.create_task(self._probe(version, error))
+
+    async def _probe(self, version: int, failure: EndpointError) -> None:
+        """Sample from the newest weights: if that works, only the version of the failed request is lost."""
         sampler = self._sampler
         try:
             if sampler is not None:
                 await sampler.sample(PROBE_IDS, PROBE)
+                if version != self.policy.version and version in self.policy.held:
+                    log.warning("version %d can no longer be held for an evaluation: %s", version, failure)
+                    self.policy.drop(version)
         except EndpointError as error:
             if sampler is self._sampler and self.on_lost is not None:
                 self.on_lost(EngineError(str(error)))
@@ -76,3 +102,7 @@ class VllmWeightSync:
 
     def withdraw(self) -> None:
         """Do nothing: the engine is lost, and the servers keep sampling from the weights they have."""
+
+    def samplers_in_use(self) -> frozenset[str]:
+        """None: the servers read their own copies."""
+        return frozenset()

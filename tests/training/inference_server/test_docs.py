@@ -30,5 +30,5 @@ async def test_a_command_of_the_page_is_answered(command: str) -> None:
 
 def test_the_page_has_a_command_for_every_route() -> None:
     routes = {re.search(rf"{ADDRESS}(\S+)", command)[1] for command in COMMANDS}  # type: ignore[index]
-    chat = {"/v1/chat/completions", "/v1/completions"}
+    chat = {"/v1/chat/completions", "/v1/completions", "/v1/policy/hold"}
     assert routes == chat | {"/health", "/inference/v1/generate", "/generate", "/logprobs", "/metrics"}

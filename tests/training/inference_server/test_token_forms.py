@@ -39,7 +39,7 @@ async def test_vllm_names_id_logprob_and_version_of_every_token() -> None:
 class Exchanged(SamplingPolicy):
     """Weights that are exchanged after the first token of every completion, as vLLM can."""
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
+    async def sample(self, ids: Sequence[int], request: SamplingRequest, version: int | None = None) -> EngineAnswer:
         answer = await super().sample(ids, request)
         completions = [one._replace(versions=(one.versions[0], *(9 for _ in one.tokens[1:]))) for one in answer[0]]
         return answer._replace(completions=tuple(completions))

@@ -105,6 +105,37 @@ async def test_servers_are_told_where_the_folder_lies_from_the_root(
     assert list(servers[0].adapters.values()) == [str(FOLDER.resolve())]
 
 
+async def test_a_held_version_stays_loaded_and_is_drawn_from(fleet: VllmFleet, servers: list[LoraServer]) -> None:
+    await fleet.load(4, FOLDER)
+    assert fleet.hold("evaluation", None, 60) == 4
+    await fleet.load(5, FOLDER)
+    await fleet.load(6, FOLDER)
+    assert [server.versions for server in servers] == [{4, 6}, {4, 6}]
+    assert (await fleet.sample(PROMPT, ONE, 4)).completions[0].versions == (4,) * LENGTH
+    assert (await fleet.sample(PROMPT, ONE, 5)).completions[0].versions == (6,) * LENGTH
+    assert fleet.versions_in_use == {4, 6}
+
+
+async def test_a_version_that_is_let_go_is_unloaded(alone: VllmFleet, servers: list[LoraServer]) -> None:
+    await alone.load(4, FOLDER)
+    alone.hold("evaluation", 4, 60)
+    await alone.load(5, FOLDER)
+    alone.hold("evaluation", 4, 0)
+    assert (await drawn(alone)).versions == (5,) * LENGTH
+    await until(lambda: servers[0].versions == {5})
+    assert alone.hold("evaluation", 4, 60) is None
+
+
+async def test_a_held_version_that_a_restarted_server_lacks_is_the_newest(
+    alone: VllmFleet, servers: list[LoraServer]
+) -> None:
+    await alone.load(4, FOLDER)
+    alone.hold("evaluation", 4, 60)
+    await alone.load(5, FOLDER)
+    servers[0].adapters.clear()
+    assert (await alone.sample(PROMPT, ONE, 4)).completions[0].versions == (5,) * LENGTH
+
+
 async def test_tokens_say_the_version_that_drew_them(fleet: VllmFleet) -> None:
     await fleet.load(4, FOLDER)
     sampled = await drawn(fleet)

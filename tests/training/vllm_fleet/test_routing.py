@@ -71,8 +71,9 @@ async def test_weights_that_something_runs_on_are_no_surplus() -> None:
     server = await standing(3)
     server._names = {1: "one", 2: "two", 3: "three"}
     with server.in_flight(1, 4):
-        assert unused_versions(server) == [2]
-    assert unused_versions(server) == [1, 2]
+        assert unused_versions(server, ()) == [2]
+    assert unused_versions(server, ()) == [1, 2]
+    assert unused_versions(server, {2}) == [1]
 
 
 def test_a_prompt_that_goes_on_is_held_where_it_began() -> None:

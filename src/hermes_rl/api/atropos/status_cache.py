@@ -34,8 +34,8 @@ class StatusCache:
     async def read(self) -> QueueView:
         status = await self._store.status()
         trainer = status.trainer
-        # For other trainers a step is a policy version.
-        step = status.version
+        # For other trainers a step is a policy version, or a batch that made none.
+        step = max(status.version, status.steps)
         if trainer is not None and trainer.name == TRAINER:
             done = await self._store.acknowledged(TRAINER)
             step = int_setting(trainer.settings, "starting_step", 0) + done + len(await batches_held(self._store))

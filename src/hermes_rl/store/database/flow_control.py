@@ -17,13 +17,15 @@ from hermes_rl.store.database.views import Backlog, Status, status
 class Admission:
     """The answer to an environment's request for work. `granted` is in rollouts; `waiting` is why it is not more.
 
-    `oldest` is the oldest policy version that the trainer accepts; None when it accepts any.
+    `oldest` is the oldest policy version that the trainer accepts; None when it accepts any. `steps` counts the batches
+    that it acknowledged.
     """
 
     granted: int
     version: int
     waiting: str | None
     oldest: int | None = None
+    steps: int = 0
 
 
 def admit(
@@ -60,7 +62,7 @@ def admit(
         "UPDATE environments SET running = ?, wanted = ? WHERE id = ?", running + granted, wanted - granted, environment
     )
     oldest = None if max_staleness is None else now.version - max_staleness
-    return Admission(granted, now.version, why if granted < wanted else None, oldest)
+    return Admission(granted, now.version, why if granted < wanted else None, oldest, now.steps)
 
 
 def _claim(now: Status, environment: int, name: str, weight: float) -> Claim:

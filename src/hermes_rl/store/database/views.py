@@ -76,6 +76,8 @@ class Status:
     """The trainer that registered last."""
     wanted: Mapping[int, int] = field(default_factory=dict)
     """Requests of environments that were not granted."""
+    steps: int = 0
+    """Batches that the trainer acknowledged. A batch may leave the version as it is."""
 
     @property
     def total(self) -> Backlog:
@@ -168,6 +170,11 @@ def status(dialect: SqlDialect, heartbeat_timeout: float) -> Transaction[Status]
     running = {environment: int(count) for environment, count, _ in rows if count}
     wanted = {environment: int(count) for environment, _, count in rows if count}
     trainer = yield from latest_trainer()
+    steps = 0
+    if trainer is not None:
+        [(steps,)] = yield from execute(
+            "SELECT COUNT(*) FROM batches WHERE trainer = ? AND state = 'acknowledged'", trainer.name
+        )
     left = None
     if trainer is not None and trainer.max_staleness is not None:
         waiting = sum(part.waiting for part in backlog.values())
@@ -179,7 +186,7 @@ def status(dialect: SqlDialect, heartbeat_timeout: float) -> Transaction[Status]
             accepted=accepted(version=version, batch_size=trainer.batch_size, waiting=waiting, in_training=in_training),
             running=sum(running.values()),
         )
-    return Status(version, backlog, running, left, trainer, wanted)
+    return Status(version, backlog, running, left, trainer, wanted, int(steps))
 
 
 def queued_versions() -> Transaction[dict[int, int]]:

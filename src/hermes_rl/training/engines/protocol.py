@@ -78,7 +78,9 @@ class TrainingEngine(Protocol):
         """Logprobs of all targets under the current weights."""
         ...
 
-    async def save(self, name: str) -> EngineCheckpoint: ...
+    async def save(self, name: str, *, sampler: str | None = None) -> EngineCheckpoint:
+        """Save a checkpoint. `sampler` is the path of these weights if they are saved for sampling already."""
+        ...
 
     async def save_sampler(self, name: str) -> str:
         """Save weights for sampling only; returns their path."""

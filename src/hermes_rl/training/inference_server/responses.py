@@ -13,8 +13,10 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
 from hermes_rl.core import fast_json
+from hermes_rl.inference.policy_pin import VERSION_HEADER
 from hermes_rl.inference.tokens.chat_format import ChatFormat
 from hermes_rl.inference.tokens.sampled import Sampled
+from hermes_rl.training.inference_server.errors import InvalidRequestError
 from hermes_rl.training.inference_server.sampling import PromptSamples
 from hermes_rl.training.inference_server.schemas import StreamOptions
 
@@ -35,6 +37,14 @@ def sse_response(answer: dict[str, Any], options: StreamOptions | None) -> Respo
         chunks.append({**answer, "choices": [], "usage": total})
     lines = b"".join(b"data: " + fast_json.dumps(chunk) + b"\n\n" for chunk in chunks)
     return Response(lines + b"data: [DONE]\n\n", media_type="text/event-stream")
+
+
+def requested_version(request: Request) -> int | None:
+    """The policy version that the request asks for in a header; None for the newest."""
+    value = request.headers.get(VERSION_HEADER)
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    raise InvalidRequestError(f"{VERSION_HEADER}: {value!r} is not a policy version", param=VERSION_HEADER)
 
 
 async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -41,14 +41,19 @@ class CompletionSampler:
         self._counts = counts
 
     async def sample(
-        self, ids: Sequence[int], parameters: Mapping[str, Any], chat_format: ChatFormat, field: str
+        self,
+        ids: Sequence[int],
+        parameters: Mapping[str, Any],
+        chat_format: ChatFormat,
+        field: str,
+        version: int | None = None,
     ) -> PromptSamples:
-        """`field` is the request field of the prompt, for errors."""
+        """`field` is the request field of the prompt, for errors; `version` is the one to sample from if it is held."""
         request = self._fit_context(sampling_request(parameters, chat_format), ids, field)
         start = perf_counter()
         self._counts.waiting += 1
         try:
-            answer = await self.policy.sample(ids, request)
+            answer = await self.policy.sample(ids, request, version)
         except EndpointError as error:
             self._counts.failures[error.cause] += 1
             raise
@@ -64,10 +69,15 @@ class CompletionSampler:
             self._counts.completion_tokens += len(sampled.tokens)
         completions = tuple(end_at_stop(sampled, request, chat_format) for sampled in answer.completions)
         versions = [version for sampled in answer.completions for version in sampled.versions if version is not None]
-        return PromptSamples(ids, completions, min(versions, default=self.policy.version))
+        return PromptSamples(ids, completions, min(versions, default=self.policy.version if version is None else None))
 
     async def sample_each(
-        self, prompts: Sequence[Sequence[int]], parameters: Mapping[str, Any], chat_format: ChatFormat, field: str
+        self,
+        prompts: Sequence[Sequence[int]],
+        parameters: Mapping[str, Any],
+        chat_format: ChatFormat,
+        field: str,
+        version: int | None = None,
     ) -> list[PromptSamples]:
         """Sample all prompts at once; fails if one of them fails."""
         limit = self.settings.max_completions
@@ -75,14 +85,18 @@ class CompletionSampler:
             raise InvalidRequestError(f"{field}: more than {limit} completions in one request", param=field)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.sample(ids, parameters, chat_format, field)) for ids in prompts]
+                tasks = [
+                    group.create_task(self.sample(ids, parameters, chat_format, field, version)) for ids in prompts
+                ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def logprobs(self, ids: Sequence[int], field: str) -> tuple[int, list[float | None]]:
+    async def logprobs(
+        self, ids: Sequence[int], field: str, version: int | None = None
+    ) -> tuple[int, list[float | None]]:
         self._check(ids, field)
-        return await self.policy.logprobs(ids)
+        return await self.policy.logprobs(ids, version)
 
     def _fit_context(self, request: SamplingRequest, ids: Sequence[int], field: str) -> SamplingRequest:
         if request.n > self.settings.max_completions:

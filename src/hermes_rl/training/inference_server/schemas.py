@@ -189,6 +189,14 @@ class SGLangBody(RequestBody):
         return self
 
 
+class HoldBody(RequestBody):
+    """POST /v1/policy/hold. `holder` identifies the evaluation; 0 seconds end its hold."""
+
+    holder: Annotated[str, Field(min_length=1, max_length=200)]
+    seconds: Annotated[float, Field(ge=0, le=3600)]
+    version: Annotated[int, Field(ge=0)] | None = None
+
+
 class LogprobsBody(RequestBody):
     """POST /logprobs: ids or text."""
 

@@ -1,8 +1,8 @@
 """VllmFleet: a policy sampled by vLLM servers, which load each new version while they run.
 
 Always true: a completion finishes on the weights it started with, and every token carries their version. Each server
-switches to new weights independently, once they are fully loaded; requests go to servers with the newest version, and
-are retried on another server if one fails.
+switches to new weights independently, once they are fully loaded; requests go to servers with the newest version, or
+with the held version that they name, and are retried on another server if one fails.
 """
 
 import time
@@ -21,7 +21,13 @@ from hermes_rl.inference.endpoint import CONNECT_TIMEOUT, Endpoint
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.inference.tokens.sampled import EngineAnswer
 from hermes_rl.training.vllm_fleet.membership import Membership, VllmTimeouts
-from hermes_rl.training.vllm_fleet.routing import ServerState, choose_server, is_server_fault, server_state
+from hermes_rl.training.vllm_fleet.routing import (
+    ServerState,
+    choose_server,
+    is_server_fault,
+    server_state,
+    servers_with,
+)
 from hermes_rl.training.vllm_fleet.server import AdapterWeights, VllmServer
 
 S = TypeVar("S")
@@ -134,15 +140,24 @@ class VllmFleet:
         """Wait for a server that can sample; on timeout raises EndpointError with each server's problem."""
         await self._members.wait(timeout)
 
-    async def sample(self, ids: Sequence[int], request: SamplingRequest) -> EngineAnswer:
+    def hold(self, holder: str, version: int | None, seconds: float) -> int | None:
+        """A version that is held stays loaded. A server that restarts loads only the newest."""
+        version = self.version if version is None else version
+        if version is None or not servers_with(self._servers, version):
+            return None
+        return version if self._members.holds.hold(holder, version, seconds) else None
+
+    async def sample(self, ids: Sequence[int], request: SamplingRequest, version: int | None = None) -> EngineAnswer:
         version, answer = await self._call(
-            ids, request.n, lambda server, version: server.sample(version, ids, request, self._timeouts.answer)
+            ids, request.n, lambda server, version: server.sample(version, ids, request, self._timeouts.answer), version
         )
         completions = (each._replace(versions=(version,) * len(each.tokens)) for each in answer.completions)
         return answer._replace(completions=tuple(completions))
 
-    async def logprobs(self, ids: Sequence[int]) -> tuple[int, list[float | None]]:
-        return await self._call(ids, 1, lambda server, version: server.logprobs(version, ids, self._timeouts.answer))
+    async def logprobs(self, ids: Sequence[int], version: int | None = None) -> tuple[int, list[float | None]]:
+        return await self._call(
+            ids, 1, lambda server, version: server.logprobs(version, ids, self._timeouts.answer), version
+        )
 
     @property
     def context_tokens(self) -> int | None:
@@ -169,11 +184,15 @@ class VllmFleet:
         }
 
     async def _call(
-        self, ids: Sequence[int], completions: int, request: Callable[[VllmServer, int], Awaitable[T]]
+        self,
+        ids: Sequence[int],
+        completions: int,
+        request: Callable[[VllmServer, int], Awaitable[T]],
+        wanted: int | None,
     ) -> tuple[int, T]:
         tries = 0
         while True:
-            server, version = await self._next_server(ids)
+            server, version = await self._next_server(ids, wanted)
             generation = server.generation
             tries += 1
             try:
@@ -193,15 +212,18 @@ class VllmFleet:
             finally:
                 self._members.unload_unused_later(server)
 
-    async def _next_server(self, ids: Sequence[int]) -> tuple[VllmServer, int]:
-        newest = self.version
-        if newest is None:
-            newest = await self._members.wait(self._timeouts.patience)
+    async def _next_server(self, ids: Sequence[int], wanted: int | None) -> tuple[VllmServer, int]:
+        """A server, and the version to sample from: the one that is wanted if a server has it, else the newest."""
+        version = self.version
+        if version is None:
+            version = await self._members.wait(self._timeouts.patience)
+        if wanted is not None and servers_with(self._servers, wanted):
+            version = wanted
         if len(self._servers) == 1:
-            return self._servers[0], newest
-        server = choose_server(self._servers, newest, self._prefixes.holder(newest, ids))
-        self._prefixes.record(newest, ids, server)
-        return server, newest
+            return self._servers[0], version
+        server = choose_server(self._servers, version, self._prefixes.holder(version, ids))
+        self._prefixes.record(version, ids, server)
+        return server, version
 
 
 def _config(address: str, run: str, api_key: str | None) -> APIServerConfig:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hermes_rl.core.backoff import backoff_seconds
 from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import RetryableEndpointError
+from hermes_rl.training.version_holds import VersionHolds
 from hermes_rl.training.vllm_fleet.routing import newest_version, server_state, unused_versions
 from hermes_rl.training.vllm_fleet.server import AdapterWeights, VllmServer
 
@@ -35,6 +36,7 @@ class Membership:
     def __init__(self, servers: Sequence[VllmServer], timeouts: VllmTimeouts) -> None:
         self.servers = servers
         self.weights: AdapterWeights | None = None
+        self.holds = VersionHolds()
         self.left = 0
         """Number of times a server left the rotation."""
         self._timeouts = timeouts
@@ -79,7 +81,8 @@ class Membership:
 
     def unload_unused_later(self, server: VllmServer) -> None:
         """Call when a request ends. If a load is in progress, it unloads at its end."""
-        if server.version is not None and unused_versions(server) and not server.lock.locked():
+        unused = server.version is not None and unused_versions(server, self.holds.versions)
+        if unused and not server.lock.locked():
             task = asyncio.create_task(self._unload_unused_locked(server))
             self._unloading.add(task)
             task.add_done_callback(self._unloading.discard)
@@ -136,5 +139,5 @@ class Membership:
             await self._unload_unused(server)
 
     async def _unload_unused(self, server: VllmServer) -> None:
-        while versions := unused_versions(server):
+        while versions := unused_versions(server, self.holds.versions):
             await server.unload(versions[0], self._timeouts.load)

@@ -1,6 +1,6 @@
 """The fleet's decisions as pure functions: routing, fault attribution, versions to unload."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hermes_rl.core.errors import EndpointError
@@ -25,9 +25,18 @@ def newest_version(servers: Sequence[VllmServer]) -> int | None:
     return max((server.version for server in servers if server.version is not None), default=None)
 
 
+def servers_with(servers: Sequence[VllmServer], version: int) -> list[VllmServer]:
+    """The servers in the rotation that can sample from a version: their newest, or an older one still loaded."""
+    return [
+        server
+        for server in servers
+        if server.version is not None and (server.version == version or version in server.loaded)
+    ]
+
+
 def choose_server(servers: Sequence[VllmServer], version: int, holder: VllmServer | None) -> VllmServer:
     """The least loaded server with that version, or the one with the cached prompt if its load is not much higher."""
-    ready = [server for server in servers if server.version == version]
+    ready = servers_with(servers, version)
     least = min(ready, key=lambda server: server.load)
     return holder if holder in ready and holder.load <= least.load + MAX_EXTRA_LOAD else least
 
@@ -39,9 +48,13 @@ def is_server_fault(error: EndpointError) -> bool:
     return error.cause in {"http_404", "timeout"}
 
 
-def unused_versions(server: VllmServer) -> list[int]:
-    """Loaded versions that are neither current nor in use by a request."""
-    return [version for version in server.loaded if version != server.version and not server.running[version]]
+def unused_versions(server: VllmServer, held: Collection[int]) -> list[int]:
+    """Loaded versions that are neither current, nor held, nor in use by a request."""
+    return [
+        version
+        for version in server.loaded
+        if version != server.version and version not in held and not server.running[version]
+    ]
 
 
 def server_state(server: VllmServer) -> ServerState:

@@ -114,10 +114,10 @@ class VllmServer:
 
     async def unload(self, version: int, timeout: float) -> None:
         """Unload an adapter; if that fails, later adapters evict it."""
-        name = self._names[version]
+        # First, so that no request is sent to it meanwhile.
+        name = self._names.pop(version)
         if name != self._model:
             await self._unload(name, timeout)
-        del self._names[version]
 
     async def sample(self, version: int, ids: Sequence[int], request: SamplingRequest, timeout: float) -> EngineAnswer:
         return await generate(self.endpoint, ids, request, self._names[version], "train", timeout)

@@ -87,9 +87,10 @@ class TinkerEngine:
         forward = self._training.forward(to_datums(examples), "importance_sampling")
         return _logprobs(await self._calls.run("compute logprobs", forward.result_async()))
 
-    async def save(self, name: str) -> EngineCheckpoint:
+    async def save(self, name: str, *, sampler: str | None = None) -> EngineCheckpoint:
         state = self._training.save_state(name)
-        sampler = await self.save_sampler(name)
+        if sampler is None:
+            sampler = await self.save_sampler(name)
         saved = await self._calls.run("save a checkpoint", state.result_async())
         return EngineCheckpoint(saved.path, sampler)
 

@@ -14,6 +14,7 @@ from hermes_rl.training.inference_server.config import Formats
 from hermes_rl.training.inference_server.responses import (
     chat_logprobs,
     json_response,
+    requested_version,
     run_until_disconnect,
     sse_response,
     usage,
@@ -31,7 +32,10 @@ def chat_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter:
         chat_format = formats(body.chat_template_kwargs or {})
         tools = body.tools if body.tools and body.tool_choice != "none" else []
         ids = chat_format.prompt(body.messages, tools)
-        result = await run_until_disconnect(request, sampler.sample(ids, body.sampling(), chat_format, "messages"))
+        version = requested_version(request)
+        result = await run_until_disconnect(
+            request, sampler.sample(ids, body.sampling(), chat_format, "messages", version)
+        )
         answer = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",

@@ -15,6 +15,7 @@ from hermes_rl.training.inference_server.prompts import encode_prompts
 from hermes_rl.training.inference_server.responses import (
     json_response,
     oldest_version,
+    requested_version,
     run_until_disconnect,
     sse_response,
     usage,
@@ -32,7 +33,7 @@ def completion_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter
         chat_format = formats({})
         prompts, _ = encode_prompts(body.prompt, chat_format)
         results = await run_until_disconnect(
-            request, sampler.sample_each(prompts, body.sampling(), chat_format, "prompt")
+            request, sampler.sample_each(prompts, body.sampling(), chat_format, "prompt", requested_version(request))
         )
         choices = [(result, completion) for result in results for completion in result.completions]
         answer = {

@@ -1,4 +1,4 @@
-"""Liveness, readiness, model list and metrics."""
+"""Liveness, readiness, model list, held versions and metrics."""
 
 import time
 
@@ -11,6 +11,7 @@ from hermes_rl.inference.endpoint import RetryableEndpointError
 from hermes_rl.training.inference_server.config import InferenceSettings
 from hermes_rl.training.inference_server.metrics import TokenCounts, prometheus_text
 from hermes_rl.training.inference_server.responses import json_response
+from hermes_rl.training.inference_server.schemas import HoldBody
 from hermes_rl.training.request_batching import CoalescingPolicy
 
 
@@ -47,6 +48,12 @@ def health_routes(
             "policy_version": version(),
         }
         return json_response({"object": "list", "data": [model]})
+
+    @routes.post("/v1/policy/hold")
+    async def hold(body: HoldBody) -> Response:
+        """Keep a version, by default the newest, for requests that name it; null if it cannot be kept."""
+        wanted = version() if body.version is None else body.version
+        return json_response({"policy_version": policy.hold(body.holder, wanted, body.seconds)})
 
     @routes.get("/metrics", response_class=MetricsResponse)
     async def metrics() -> str:

@@ -11,7 +11,13 @@ from hermes_rl.inference.tokens.chat_format import ChatFormat
 from hermes_rl.training.inference_server.completion import Completion
 from hermes_rl.training.inference_server.config import Formats
 from hermes_rl.training.inference_server.prompts import encode_prompts
-from hermes_rl.training.inference_server.responses import json_response, run_until_disconnect, usage, version_spans
+from hermes_rl.training.inference_server.responses import (
+    json_response,
+    requested_version,
+    run_until_disconnect,
+    usage,
+    version_spans,
+)
 from hermes_rl.training.inference_server.sampling import CompletionSampler, PromptSamples
 from hermes_rl.training.inference_server.schemas import LogprobsBody, SGLangBody, VLLMBody
 
@@ -26,7 +32,9 @@ def sglang_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter:
         field = "input_ids" if body.text is None else "text"
         prompts, single = encode_prompts(body.input_ids or body.text or "", chat_format)
         parameters = body.sampling_params.sampling()
-        results = await run_until_disconnect(request, sampler.sample_each(prompts, parameters, chat_format, field))
+        results = await run_until_disconnect(
+            request, sampler.sample_each(prompts, parameters, chat_format, field, requested_version(request))
+        )
         answers = [
             _sglang_answer(result, completion, chat_format, body)
             for result in results
@@ -71,7 +79,7 @@ def logprob_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter:
         """The logprob of each token given its prefix; null for the first."""
         field = "text" if body.token_ids is None else "token_ids"
         ids = body.token_ids or formats({}).encode(body.text or "")
-        version, values = await run_until_disconnect(request, sampler.logprobs(ids, field))
+        version, values = await run_until_disconnect(request, sampler.logprobs(ids, field, requested_version(request)))
         return json_response({"token_ids": ids, "logprobs": values, "policy_version": version})
 
     return routes
@@ -85,7 +93,7 @@ def vllm_routes(sampler: CompletionSampler, formats: Formats) -> APIRouter:
         """Each token with its logprob and policy version."""
         parameters = body.sampling_params.sampling()
         result = await run_until_disconnect(
-            request, sampler.sample(body.token_ids, parameters, formats({}), "token_ids")
+            request, sampler.sample(body.token_ids, parameters, formats({}), "token_ids", requested_version(request))
         )
         logprobs = body.sampling_params.logprobs is not None
         answer = {

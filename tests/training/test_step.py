@@ -83,9 +83,9 @@ async def test_a_constant_is_the_longest_sequence_that_is_trained_on_unless_told
 async def test_the_loss_is_the_aggregated_one(aggregation: str, divisor: int) -> None:
     engine = Asked()
     engine.moved = 0.5
-    settings = {"loss": "ppo", "loss_aggregation": LossAggregation(aggregation)}
+    settings = {"loss": "ppo", "max_importance_weight": None, "loss_aggregation": LossAggregation(aggregation)}
     metrics = await learned(engine, SETTINGS.model_copy(update=settings))
-    # Two groups of two rollouts of two tokens, advantages 0.5 and -0.5: the ratio exp(0.5) is clipped for the first only.
+    # Two groups of two rollouts of two tokens, advantages 0.5 and -0.5: only the first one's ratio exp(0.5) is clipped.
     due = 2 * 2 * 0.5 * (math.exp(0.5) - 1.2)
     assert metrics["train/loss"] == pytest.approx(due / divisor, rel=1e-6)
 

@@ -1,6 +1,7 @@
 """Every token that a program's contexts sampled is in the record: its own, its subagent's, those after a compaction."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.environment.test_exact_rollouts import exact, ids
 from tests.rollout.external.programs import python
@@ -28,7 +29,7 @@ talk([{"role": "user", "content": "you are a subagent"}])
 main.append({"role": "user", "content": "go on"})
 talk(main)
 """
-    settings = {"agent_command": python(program), "group_size": 1, "rollout_retries": 0}
+    settings: dict[str, Any] = {"agent_command": python(program), "group_size": 1, "rollout_retries": 0}
     async with VLLMServer(answers) as server, exact(server, tmp_path, **settings) as env:
         (rollout,) = (await env.collect_group({"number": 7})).rollouts
         asked = [len(body["token_ids"]) for body in server.bodies]

@@ -8,7 +8,7 @@ writes `steps/K/NAME` instead: the adapter after K of N steps with the default o
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def sampling_logprobs(batch: Sequence[FrozenSequence], now: Sequence[NDArray[np.
     ]
 
 
-async def updates(url: str, model: str) -> Mapping[str, NDArray[np.float32]]:
+async def updates(url: str, model: str) -> dict[str, Any]:
     batch = frozen_batch()
     engine = await opened(url, model)
     try:
@@ -125,7 +125,7 @@ async def updates(url: str, model: str) -> Mapping[str, NDArray[np.float32]]:
     return result
 
 
-async def steps(url: str, model: str, count: int) -> Mapping[str, NDArray[np.float32]]:
+async def steps(url: str, model: str, count: int) -> dict[str, Any]:
     """The adapter after some of `count` steps with the default optimizer."""
     batches = step_batches()
     engine = await opened(url, model)

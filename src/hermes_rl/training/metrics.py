@@ -1,7 +1,7 @@
 """The metrics of one training step: the third seed's names plus additions.
 
 Always true: every value is a finite float, and a metric without one is absent. Logprob metrics cover exactly the
-sampled tokens. Reward metrics cover every rollout that was scored and not withheld, including zero-signal groups.
+sampled tokens. Reward metrics cover every rollout of the baseline, including zero-signal groups.
 """
 
 import math

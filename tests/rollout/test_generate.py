@@ -202,6 +202,25 @@ async def test_by_difficulty_no_draw_is_made_twice(tmp_path: Path) -> None:
     assert len({group.id for group in groups}) == 8
 
 
+async def test_by_difficulty_a_resumed_run_knows_the_rewards_of_the_run_before(tmp_path: Path) -> None:
+    def sometimes_right(request: dict[str, Any]) -> Any:
+        return writes_the_number(request) if request["seed"] % 2 else Text("no")
+
+    path = tmp_path / "groups.jsonl"
+    known = []
+    for total in (12, 13):
+        async with (
+            ScriptedModel(sometimes_right) as model,
+            opened(Listed, model, total_steps=total, group_size=4, item_sampler="by_difficulty") as env,
+        ):
+            await generate_groups(env, path, resume=path.exists())
+            known.append(env.item_rewards)
+    *before, last = read_groups(path)
+    known[0].add(last.item_id, last.scores)
+    assert known[0] == known[1] and known[1].groups == 13 == len(before) + 1
+    assert known[1].largest_variance > 0
+
+
 async def test_shards_make_one_stream_together(tmp_path: Path) -> None:
     for shard in range(3):
         await made(FileEnv, tmp_path / f"{shard}.jsonl", shard=shard, shards=3, total_steps=2)

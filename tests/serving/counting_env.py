@@ -39,6 +39,13 @@ class Streamed(HermesAgentBaseEnv):
         return float(result.messages[-1]["content"] == str(item["number"]))
 
 
+class Listed(Streamed):
+    """Six of them, drawn by a sampler."""
+
+    def train_items(self) -> Sequence[Any]:
+        return [{"number": number} for number in range(1, 7)]
+
+
 class Ending(Streamed):
     """The first ITEMS of them."""
 

@@ -28,10 +28,11 @@ def test_with_a_folder_of_its_own_the_address_of_the_api_does_not_matter(tmp_pat
         serve_paths(env(serve_dir=str(tmp_path), rollout_server_url=f"http://127.0.0.1:{port}")) for port in (1, 2)
     )
     assert one == other
-    assert [one.spool, one.metrics, one.split] == [
+    assert [one.spool, one.metrics, one.split, one.scores] == [
         tmp_path / "spool" / "counting",
         tmp_path / "counting.metrics.jsonl",
         tmp_path / "counting.split.json",
+        tmp_path / "counting.scores.jsonl",
     ]
 
 

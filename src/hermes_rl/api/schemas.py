@@ -89,6 +89,20 @@ class Draws(ApiBody):
     draws: list[int]
 
 
+class ItemScores(ApiBody):
+    """The scores of one group's scored rollouts. `place` is its position among all groups."""
+
+    place: int
+    item_id: str
+    scores: list[float]
+
+
+class GroupScores(ApiBody):
+    """Groups in the order in which they were stored; none when there are no more."""
+
+    groups: list[ItemScores]
+
+
 class Posted(ApiBody):
     """Whether the group was new, and its position in the queue."""
 

@@ -50,8 +50,9 @@ from hermes_rl.rollout.display import ProgressReporter, progress
 from hermes_rl.rollout.external.program import with_agent
 from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
 from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
+from hermes_rl.rollout.item_rewards import ItemRewards
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.sampler import Draw, ItemStream, PassRates, Sampler, content_id, dataset_hash, get_sampler
+from hermes_rl.rollout.sampler import Draw, ItemStream, Sampler, content_id, dataset_hash, get_sampler
 from hermes_rl.rollout.token_requirements import load_run_tokenizer
 from hermes_rl.rollout.transcript import transcript
 from hermes_rl.sandbox.backends.registry import open_backends
@@ -137,7 +138,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self.policy_version: int | None = None
         """The policy version that an evaluation in serve is due for; None elsewhere."""
         self.__current_result: EvaluationResult | None = None
-        self.pass_rates = PassRates(config.pass_score)
+        self.item_rewards = ItemRewards()
         self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self.__tools: ToolHost | None = None
@@ -353,7 +354,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             items=items,
             sampler=self.sampler(),
             seed=config.seed,
-            rates=self.pass_rates,
+            rewards=self.item_rewards,
             held_out=held_out,
             shard=config.shard,
             shards=config.shards,
@@ -380,6 +381,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     def has_backlog(self) -> bool:
         """Whether items of a backlog are waiting to be drawn."""
         return self.__stream is not None and self.__stream.has_backlog
+
+    @property
+    def uses_item_rewards(self) -> bool:
+        """Whether the sampler may draw items by the scores of earlier groups."""
+        return self.__stream is not None and self.__stream.uses_rewards
 
     @property
     def held_out_ids(self) -> frozenset[str]:

@@ -19,8 +19,9 @@ from hermes_rl.rewards.watchdog import Watchdog
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.display import ProgressReporter
 from hermes_rl.rollout.filters import GroupRules
+from hermes_rl.rollout.item_rewards import ItemRewards
 from hermes_rl.rollout.metrics import RolloutCounts
-from hermes_rl.rollout.sampler import Draw, PassRates
+from hermes_rl.rollout.sampler import Draw
 from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.host import ToolHost
 
@@ -39,7 +40,7 @@ class Environment(Protocol):
     last_evaluation: dict[str, Any] | None
     resume_evaluation: bool
     policy_version: int | None
-    pass_rates: PassRates
+    item_rewards: ItemRewards
     dataset_hash: str | None
 
     def __init__(self, config: HermesAgentEnvConfig, server_configs: Sequence[APIServerConfig]) -> None: ...
@@ -52,6 +53,8 @@ class Environment(Protocol):
     def tools(self) -> ToolHost: ...
     @property
     def has_backlog(self) -> bool: ...
+    @property
+    def uses_item_rewards(self) -> bool: ...
     @property
     def held_out_ids(self) -> frozenset[str]: ...
     def running(self) -> AbstractContextManager[None]: ...

@@ -87,7 +87,7 @@ async def _generate_missing(
 
 
 def finished_draws(env: Environment, path: Path, tally: RolloutCounts) -> dict[int, str]:
-    """Item ids of the draws already in the file, by draw number; adds their groups to the tally and the pass rates."""
+    """Item ids of the draws already in the file, by draw number; adds their groups to the tally and rewards."""
     if not path.exists():
         return {}
     current = provenance(env)
@@ -96,7 +96,7 @@ def finished_draws(env: Environment, path: Path, tally: RolloutCounts) -> dict[i
         require_same_provenance(group.provenance, current, path, START_OVER)
         done[group.draw] = group.item_id
         tally.add(group)
-        env.pass_rates.add(group)
+        env.item_rewards.add(group.item_id, group.scores)
     return done
 
 
@@ -143,12 +143,12 @@ def append_group(writer: RecordWriter, group: Group) -> None:
 async def _store_group(env: Environment, group: Group, writer: RecordWriter, tally: RolloutCounts) -> None:
     append_group(writer, group)
     tally.add(group)
+    env.item_rewards.add(group.item_id, group.scores)
     await report_group(env, group, atropos_columns(group) if group.scored else None)
 
 
 async def report_group(env: Environment, group: Group, columns: dict[str, Any] | None) -> None:
-    """Update the environment's statistics; `columns` holds the scored rollouts in Atropos' format, if there are any."""
-    env.pass_rates.add(group)
+    """Report to the author's hooks; `columns` holds the scored rollouts in Atropos' format, if there are any."""
     env.note_tool_errors(group)
     if columns is not None:
         await _display(env, "add_rollouts_for_wandb", "rollouts in its display", columns, group.item)

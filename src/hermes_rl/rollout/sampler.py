@@ -1,10 +1,11 @@
-"""Item sampling: the stream of training items, their ids and their pass rates.
+"""Item sampling: the stream of training items and their ids.
 
 A draw is the n-th request for an item. Its number determines everything random about its group, so runs can be
 repeated, resumed and sharded by draw number. An item held out for evaluation is never drawn for training.
 """
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.trajectory import Group
 from hermes_rl.extensions import SAMPLERS
+from hermes_rl.rollout.item_rewards import ItemRewards
 
 
 class Draw(NamedTuple):
@@ -24,36 +25,17 @@ class Draw(NamedTuple):
     item_id: str
 
 
-@dataclass(slots=True)
-class PassRates:
-    """Scored and passed rollouts of each item."""
-
-    pass_score: float = 1.0
-    scored: dict[str, int] = field(default_factory=dict)
-    passed: dict[str, int] = field(default_factory=dict)
-
-    def add(self, group: Group) -> None:
-        scores = group.scores
-        self.scored[group.item_id] = self.scored.get(group.item_id, 0) + len(scores)
-        passed = sum(score >= self.pass_score for score in scores)
-        self.passed[group.item_id] = self.passed.get(group.item_id, 0) + passed
-
-    def estimate(self, item_id: str) -> float:
-        """The pass rate with Laplace smoothing, so it starts at one half."""
-        return (self.passed.get(item_id, 0) + 1) / (self.scored.get(item_id, 0) + 2)
-
-
 class Sampler(Protocol):
     """Chooses the index of a training item. Stateless: it may depend only on its arguments."""
 
-    def choose(self, number: int, ids: Sequence[str], rates: PassRates, seed: int) -> int: ...
+    def choose(self, number: int, ids: Sequence[str], rewards: ItemRewards, seed: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
     """Cycle through the items in order."""
 
-    def choose(self, number: int, ids: Sequence[str], rates: PassRates, seed: int) -> int:
+    def choose(self, number: int, ids: Sequence[str], rewards: ItemRewards, seed: int) -> int:
         return number % len(ids)
 
 
@@ -64,7 +46,7 @@ class Uniform:
     Sampling without replacement has the same expectation as independent draws, with less variance in item counts.
     """
 
-    def choose(self, number: int, ids: Sequence[str], rates: PassRates, seed: int) -> int:
+    def choose(self, number: int, ids: Sequence[str], rewards: ItemRewards, seed: int) -> int:
         epoch, index = divmod(number, len(ids))
         order = list(range(len(ids)))
         Random(f"{seed}/epoch/{epoch}").shuffle(order)
@@ -73,17 +55,35 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class ByDifficulty:
-    """Sample items in proportion to the variance p(1 - p) of their score, the source of a group's advantages.
+    """Sample items in proportion to the variance of their score within a group, the source of a group's advantages.
 
-    An item the policy always or never solves gives equal scores and no gradient. It keeps `floor` of the maximum
-    weight, so it is still sampled occasionally: policies forget, and hopeless items become solvable.
+    Weights are relative to the largest variance, so the scale of the rewards does not matter. An item starts with
+    weight 1, as if `prior` degrees of freedom with the largest variance had been seen; its own groups outweigh that.
+    They count half after `memory` epochs without a group of the item: the policy has changed, so what it always or
+    never solved is worth another try. No weight is below `floor`.
     """
 
     floor: float = 0.05
+    prior: float = 1.0
+    memory: float = 8.0
 
-    def choose(self, number: int, ids: Sequence[str], rates: PassRates, seed: int) -> int:
-        weights = [max(4 * p * (1 - p), self.floor) for p in map(rates.estimate, ids)]
-        return Random(f"{seed}/draw/{number}").choices(range(len(ids)), weights)[0]
+    def choose(self, number: int, ids: Sequence[str], rewards: ItemRewards, seed: int) -> int:
+        random = Random(f"{seed}/draw/{number}")
+        while True:
+            # Rejection sampling: no weight is above 1, and only a few of the items' weights are computed.
+            index = random.randrange(len(ids))
+            if random.random() < self.weight(ids[index], rewards, epoch=len(ids)):
+                return index
+
+    def weight(self, item_id: str, rewards: ItemRewards, *, epoch: int) -> float:
+        """The relative probability of an item, up to 1, in a dataset of `epoch` items."""
+        estimate = rewards.estimates.get(item_id)
+        if estimate is None:
+            return 1.0
+        degrees = estimate.degrees * math.pow(0.5, (rewards.groups - estimate.last) / (self.memory * epoch))
+        largest = rewards.largest_variance
+        relative = estimate.variance / largest if largest else 0.0
+        return max((self.prior + degrees * relative) / (self.prior + degrees), self.floor)
 
 
 def get_sampler(name: str) -> Sampler:
@@ -91,7 +91,7 @@ def get_sampler(name: str) -> Sampler:
     made = SAMPLERS.resolve(name)
     sampler: Sampler = made() if isinstance(made, type) else made
     if not callable(getattr(sampler, "choose", None)):
-        raise ConfigError(f"{name} is not an item sampler: it needs choose(number, ids, rates, seed)")
+        raise ConfigError(f"{name} is not an item sampler: it needs choose(number, ids, rewards, seed)")
     return sampler
 
 
@@ -107,7 +107,7 @@ class ItemStream:
     items: Sequence[Any] | None
     sampler: Sampler
     seed: int
-    rates: PassRates
+    rewards: ItemRewards
     held_out: frozenset[str]
     shard: int = 0
     shards: int = 1
@@ -169,8 +169,13 @@ class ItemStream:
             raise ConfigError("items of a backlog cannot be drawn in several shards; run with --env.shards 1")
         self._backlog.extend(items)
 
+    @property
+    def uses_rewards(self) -> bool:
+        """Whether draws depend on the scores of earlier groups; unknown samplers may."""
+        return self.items is not None and type(self.sampler) not in (InOrder, Uniform)
+
     def _choose(self, number: int) -> int:
-        index = self.sampler.choose(number, self._ids, self.rates, self.seed)
+        index = self.sampler.choose(number, self._ids, self.rewards, self.seed)
         if not 0 <= index < len(self._ids):
             raise ConfigError(f"the sampler returned index {index} for {len(self._ids)} items")
         return index

@@ -15,6 +15,7 @@ from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats
+from hermes_rl.serving.reward_history import RewardHistory
 from hermes_rl.store.codec import encode
 from hermes_rl.store.records import atropos_columns
 
@@ -26,13 +27,20 @@ class InFlightGroups:
     """
 
     def __init__(
-        self, env: Environment, delivery: Delivery, cursor: DrawCursor, stats: ServeStats, slots: Slots
+        self,
+        env: Environment,
+        delivery: Delivery,
+        cursor: DrawCursor,
+        stats: ServeStats,
+        slots: Slots,
+        history: RewardHistory | None,
     ) -> None:
         self.changed = asyncio.Event()
         self.errors: list[Exception] = []
         self.cancelled = 0
         self.window = RolloutCounts(pass_score=env.config.pass_score)
         self._env, self._delivery, self._cursor, self._stats, self._slots = env, delivery, cursor, stats, slots
+        self._history = history
         self._groups: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -80,6 +88,8 @@ class InFlightGroups:
             for group, (_, columns) in zip(groups, encoded, strict=True):
                 self._stats.tally.add(group)
                 self.window.add(group)
+                if self._history is not None:
+                    self._history.add(group)
                 await report_group(self._env, group, columns)
         except Exception as error:  # noqa: BLE001 (other groups in flight must survive any error)
             self.errors.append(error)

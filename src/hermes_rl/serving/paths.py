@@ -1,4 +1,4 @@
-"""File locations of a served environment: spool, metrics and item split.
+"""File locations of a served environment: spool, metrics, item split and scores.
 
 The same settings give the same paths, so the next run finds what the last one left.
 """
@@ -16,6 +16,7 @@ class ServePaths:
     spool: Path
     metrics: Path
     split: Path
+    scores: Path
 
 
 def serve_paths(env: Environment) -> ServePaths:
@@ -24,10 +25,12 @@ def serve_paths(env: Environment) -> ServePaths:
     if config.serve_dir:
         folder = Path(config.serve_dir)
         own = "-".join([name, *filter(None, [instance.replace("/", "-of-")])])
-        return ServePaths(folder / "spool" / own, folder / f"{own}.metrics.jsonl", folder / f"{own}.split.json")
-    own = f"{name}-{content_id([config.rollout_server_url.rstrip('/'), name, instance])}"
-    folder = rl_home() / "serve"
-    return ServePaths(rl_home() / "spool" / own, folder / f"{own}.metrics.jsonl", folder / f"{own}.split.json")
+        spool = folder / "spool" / own
+    else:
+        own = f"{name}-{content_id([config.rollout_server_url.rstrip('/'), name, instance])}"
+        folder, spool = rl_home() / "serve", rl_home() / "spool" / own
+    files = (folder / f"{own}.{suffix}" for suffix in ("metrics.jsonl", "split.json", "scores.jsonl"))
+    return ServePaths(spool, *files)
 
 
 def instance_name(env: Environment) -> str:

@@ -5,6 +5,7 @@ serves an environment, or one shard of it, to one API.
 """
 
 import asyncio
+from contextlib import nullcontext
 
 from pydantic import ValidationError
 
@@ -25,6 +26,7 @@ from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats, show_stats
 from hermes_rl.serving.paths import instance_name, serve_paths
+from hermes_rl.serving.reward_history import reward_history
 from hermes_rl.serving.serve_loop import ServeLoop, ServeResult
 
 POLL_SECONDS = 1.0
@@ -95,8 +97,9 @@ async def serve(env: Environment, stop: StopSignal, stats: ServeStats) -> ServeR
     """
     token = env.config.rollout_server_token
     key = resolve_key(token, "--env.rollout_server_token") if token else None
+    paths = serve_paths(env)
     async with (
-        Spool(serve_paths(env).spool) as spool,
+        Spool(paths.spool) as spool,
         ApiConnection(env.config.rollout_server_url, token=key) as connection,
         show_stats(stats),
     ):
@@ -106,5 +109,7 @@ async def serve(env: Environment, stop: StopSignal, stats: ServeStats) -> ServeR
             except Stopped:
                 return ServeResult(str(stop.reason), stats.tally, spool.directory, len(spool))
             cursor = DrawCursor(resume_state, spool.draws)
-            async with Delivery(destination, spool) as delivery:
-                return await ServeLoop(env, destination, delivery, spool, cursor, stats, stop).run()
+            by_rewards = env.uses_item_rewards
+            history = reward_history(env.item_rewards, destination, paths.scores) if by_rewards else nullcontext()
+            async with history as rewards, Delivery(destination, spool) as delivery:
+                return await ServeLoop(env, destination, delivery, spool, cursor, stats, stop, rewards).run()

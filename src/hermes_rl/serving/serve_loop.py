@@ -25,6 +25,7 @@ from hermes_rl.serving.cursor import DrawCursor
 from hermes_rl.serving.display import ServeStats
 from hermes_rl.serving.eval_scheduler import EvalScheduler
 from hermes_rl.serving.in_flight import InFlightGroups
+from hermes_rl.serving.reward_history import RewardHistory
 
 HEARTBEAT = 3.0
 # Wait before the next request when the grant was smaller than requested, or the API did not answer.
@@ -78,12 +79,13 @@ class ServeLoop:
         cursor: DrawCursor,
         stats: ServeStats,
         stop: StopSignal,
+        history: RewardHistory | None,
     ) -> None:
-        self._env, self._stop, self._stats = env, stop, stats
+        self._env, self._stop, self._stats, self._history = env, stop, stats, history
         self._destination, self._delivery, self._spool, self._cursor = destination, delivery, spool, cursor
         self._size = env.config.group_size
         self._slots = training_slots(env)
-        self._in_flight = InFlightGroups(env, delivery, cursor, stats, self._slots)
+        self._in_flight = InFlightGroups(env, delivery, cursor, stats, self._slots, history)
         self._evaluations = EvalScheduler(env, stats)
         self._asking = asyncio.Lock()
         self._last_contact = 0.0
@@ -169,6 +171,8 @@ class ServeLoop:
         """Start groups; False when there are no more items."""
         self._granted = groups
         try:
+            if groups and self._history is not None:
+                await self._history.update()
             while self._granted:
                 draw = await self._env.next_draw(self._cursor.past)
                 if draw is None:

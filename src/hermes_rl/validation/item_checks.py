@@ -101,7 +101,7 @@ async def take_inventory(env: HermesAgentBaseEnv) -> Inventory:
     ids = [item.id for item in train]
     with hook_errors("sampler"):
         sampler = env.sampler()
-        indices = [sampler.choose(number, ids, env.pass_rates, env.config.seed) for number in range(DRAWS)]
+        indices = [sampler.choose(number, ids, env.item_rewards, env.config.seed) for number in range(DRAWS)]
     # Created again, because `train` has prompts only for its first PROMPTS items.
     first = _distinct(_items(env, [train[index].value for index in indices], "train"))
     return Inventory(train, held_out, random_access=True, first=first)

@@ -19,7 +19,7 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.codec import decode
 from hermes_rl.store.database.registrations import TrainerRow
 from tests.api.client.running_api import Line, RunningApi, running_api
-from tests.store.database.making import make_group
+from tests.store.database.making import make_group, make_rollout
 
 REGISTRATION = EnvironmentRegistration(name="e", group_size=4)
 PROGRAM = Path(__file__).parent / "delivering.py"
@@ -102,6 +102,69 @@ async def test_an_api_on_a_new_store_is_registered_at_again(
     await api.start()
     assert (await destination.post(make_group(draw=0))).new
     assert (await destination.work(running=0, wanted=4)).version == 0
+
+
+async def all_scores(destination: NativeDestination) -> list[list[float]]:
+    found = []
+    while page := await destination.new_scores():
+        found += [group.scores for group in page]
+    return found
+
+
+def scored(score: float) -> bytes:
+    return make_group(rollouts=(make_rollout(score=score),))
+
+
+async def test_scores_are_new_once_and_include_those_of_replicas(
+    connection: ApiConnection, destination: NativeDestination
+) -> None:
+    replica = NativeDestination(connection, REGISTRATION.model_copy(update={"instance": "1/2"}))
+    await replica.register()
+    await replica.post(scored(0.1))
+    await destination.register()
+    assert await all_scores(destination) == [[0.1]]
+    await destination.post(scored(0.2))
+    await replica.post(scored(0.3))
+    assert await all_scores(destination) == [[0.2], [0.3]]
+    assert await all_scores(destination) == []
+    assert await all_scores(replica) == [[0.1], [0.2], [0.3]]
+
+
+async def test_scores_begin_again_on_another_database(
+    api: RunningApi, destination: NativeDestination, tmp_path: Path
+) -> None:
+    await destination.register()
+    for score in (0.1, 0.2):
+        await destination.post(scored(score))
+    assert await all_scores(destination) == [[0.1], [0.2]]
+    await api.stop()
+    api.database = tmp_path / "another.db"
+    await api.start()
+    await destination.post(scored(0.3))
+    assert await all_scores(destination) == [[0.3]]
+
+
+async def test_an_api_without_scores_says_to_upgrade_it() -> None:
+    async def register(_: web.Request) -> web.Response:
+        known = {"id": 1, "name": "e", "instance": "", "group_size": 4, "weight": 1.0, "minimum": 0.0}
+        return web.json_response(known | {"connected": True, "running": 0, "cursor": None, "seen_at": 0.0})
+
+    async def no_route(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "no_such_route", "message": "Not Found", "field": None}, status=404)
+
+    app = web.Application()
+    app.router.add_post("/v1/environments", register)
+    app.router.add_get("/v1/environments/1/scores", no_route)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        async with ApiConnection(f"http://127.0.0.1:{runner.addresses[0][1]}") as connection:
+            with pytest.raises(ConfigError, match=r"is older than this hermes-rl.*upgrade it"):
+                await NativeDestination(connection, REGISTRATION).new_scores()
+    finally:
+        await runner.cleanup()
 
 
 async def test_leaving_disconnects(api: RunningApi, destination: NativeDestination) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from hermes_rl.api.server import ApiSettings
 from hermes_rl.store.codec import decode
+from hermes_rl.store.database import groups
 from hermes_rl.store.database.store import Store
 from tests.store.database.making import make_group
 from tests.support.trajectory_api import Caller, calling
@@ -114,6 +115,20 @@ async def test_finished_draws_are_told(api: Caller) -> None:
     for draw in (3, 1, 7):
         await api.post(environment, make_group(draw=draw))
     assert (await api("GET", f"/v1/environments/{environment}/draws?since=2"))[1] == {"draws": [3, 7]}
+
+
+async def test_scores_of_stored_groups_are_told(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SETTLE_SECONDS", -1)
+    environment = await api.register()
+    for _ in range(3):
+        await api.post(environment, make_group(2))
+    told = [{"place": place, "item_id": "item", "scores": [0.5, 0.5]} for place in (2, 3)]
+    assert await api("GET", f"/v1/environments/{environment}/scores?after=1") == (200, {"groups": told})
+
+
+async def test_scores_of_an_unknown_environment_say_to_register(api: Caller) -> None:
+    status, answer = await api("GET", "/v1/environments/77/scores")
+    assert (status, answer["kind"]) == (404, "unknown_environment")
 
 
 async def test_one_that_says_goodbye_is_not_connected(api: Caller) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from hermes_rl.store.codec import open_group
 from hermes_rl.store.container import BadGroupError
+from hermes_rl.store.database import groups
 from hermes_rl.store.database.errors import UnknownEnvironmentError
 from hermes_rl.store.database.groups import Retention
 from hermes_rl.store.database.store import Store, open_engine, open_store
@@ -226,3 +227,55 @@ async def test_words_that_were_not_indexed_when_the_store_closed_are_indexed_lat
     async with open_store(address) as store:
         await store.index_texts()
         assert (await store.rollouts(RolloutQuery(text="needle"))).rollouts
+
+
+async def test_scores_are_those_of_all_replicas_in_the_order_they_came(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "SETTLE_SECONDS", -1)
+    one, two, other = [
+        (await store.register_environment(name, instance=instance)).id
+        for name, instance in [("e", "0/2"), ("e", "1/2"), ("another", "")]
+    ]
+    failed = (make_rollout(0, score=0.25), make_failed(1), make_rollout(2, score=1.0))
+    places = [
+        (await store.add(environment, data)).place
+        for environment, data in [
+            (one, make_group(rollouts=failed)),
+            (other, make_group(2)),
+            (one, make_group(2, split="eval")),
+            (two, make_group(2)),
+            (one, make_group(rollouts=(make_failed(),))),
+        ]
+    ]
+    assert await store.group_scores(one) == await store.group_scores(two)
+    assert [(found.place, found.item_id, found.scores) for found in await store.group_scores(one)] == [
+        (places[0], "item", (0.25, 1.0)),
+        (places[3], "item", (0.5, 0.5)),
+        (places[4], "item", ()),
+    ]
+
+
+async def test_scores_are_read_in_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SETTLE_SECONDS", -1)
+    environment = await with_trainer(store)
+    places = await add_groups(store, environment, 5)
+    found, page = [], await store.group_scores(environment, limit=2)
+    while page:
+        found += [group.place for group in page]
+        page = await store.group_scores(environment, after=found[-1], limit=2)
+    assert found == places
+
+
+async def test_scores_of_an_unknown_environment_say_to_register(store: Store) -> None:
+    with pytest.raises(UnknownEnvironmentError, match="register"):
+        await store.group_scores(7)
+
+
+async def test_scores_outlive_the_bytes_of_their_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SETTLE_SECONDS", -1)
+    environment = await with_trainer(store)
+    await store.add(environment, make_group(withheld="equal_scores"))
+    await store.index_texts()
+    assert await store.discard(Retention(bytes=0)) == 1
+    assert [group.scores for group in await store.group_scores(environment)] == [(0.5,) * 4]

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.store.database import groups
 from hermes_rl.store.database.errors import StoreError, StoreUnavailableError
 from hermes_rl.store.database.store import open_store
 from tests.store.database.making import make_group, with_trainer
@@ -66,3 +67,13 @@ async def test_three_replicas_lease_and_acknowledge_every_group_once(postgres: P
 
         await asyncio.gather(*(train(number) for number in range(3)))
         assert sorted(trained, key=int) == [str(number) for number in range(60)]
+
+
+async def test_scores_wait_until_places_are_in_order(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions commit out of order, and a reader that has seen a place never goes back."""
+    async with open_store(postgres.new_schema()) as store:
+        environment = await with_trainer(store)
+        await store.add(environment, make_group())
+        assert await store.group_scores(environment) == []
+        monkeypatch.setattr(groups, "SETTLE_SECONDS", 0.0)
+        assert len(await store.group_scores(environment)) == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_rl.api.client.connection import PATIENCE, ApiConnection, ApiError, ApiUnavailableError, RequestContent
 from hermes_rl.api.client.resume_state import ResumeState
-from hermes_rl.api.schemas import EnvironmentRegistration, Posted, WorkGrant
+from hermes_rl.api.schemas import EnvironmentRegistration, ItemScores, Posted, WorkGrant
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.messages import Message
@@ -64,6 +64,7 @@ class AtroposDestination:
     """Atropos' run-api, as used by one environment. It does not track draws."""
 
     kind = "Atropos run-api"
+    keeps_scores = False
 
     def __init__(
         self,
@@ -118,6 +119,9 @@ class AtroposDestination:
             return Posted(new=False, place=NO_PLACE)
         await self._connection.request("POST", "/scored_data", body, deadline=POST_TIME)
         return Posted(new=True, place=NO_PLACE)
+
+    async def new_scores(self) -> Sequence[ItemScores]:
+        return ()
 
     async def leave(self) -> None:
         known, self._registered = self._registered, None

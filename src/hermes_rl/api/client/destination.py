@@ -3,14 +3,14 @@
 A destination registers again by itself if the API lost its registration; it raises only ApiError.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hermes_rl.api.client.atropos_destination import AtroposDestination, AtroposLimits, is_run_api
 from hermes_rl.api.client.connection import PATIENCE, ApiConnection
 from hermes_rl.api.client.native_destination import NativeDestination, is_native_api
 from hermes_rl.api.client.resume_state import ResumeState
-from hermes_rl.api.schemas import EnvironmentRegistration, Posted, WorkGrant
+from hermes_rl.api.schemas import EnvironmentRegistration, ItemScores, Posted, WorkGrant
 from hermes_rl.core.errors import ConfigError
 
 __all__ = ["Destination", "ResumeState", "find_destination"]
@@ -19,9 +19,13 @@ ATROPOS_LIMITS = AtroposLimits()
 
 
 class Destination(Protocol):
-    """An API as `serve` uses it. `kind` is its display name; `withheld` counts groups it does not accept, by cause."""
+    """An API as `serve` uses it. `kind` is its display name; `withheld` counts groups it does not accept, by cause.
+
+    `keeps_scores` says whether it stores the scores of groups, for `new_scores`.
+    """
 
     kind: str
+    keeps_scores: bool
 
     @property
     def withheld(self) -> Mapping[str, int]: ...
@@ -36,6 +40,10 @@ class Destination(Protocol):
 
     async def post(self, data: bytes) -> Posted:
         """Post a group in its binary form. The API has stored it when this returns; retry if it raises."""
+        ...
+
+    async def new_scores(self) -> Sequence[ItemScores]:
+        """The next groups stored since the last call, by this environment or a replica; empty when there are none."""
         ...
 
     async def leave(self) -> None:

@@ -1,6 +1,6 @@
 """Delivery to the native API, over its binary routes. A posted group is durable, and posting it twice counts once."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from hermes_rl.api.client.connection import PATIENCE, ApiConnection, ApiError, ApiUnavailableError, RequestContent
@@ -9,12 +9,15 @@ from hermes_rl.api.schemas import (
     GROUP_TYPE,
     Draws,
     EnvironmentRegistration,
+    GroupScores,
+    ItemScores,
     Posted,
     QueueStatus,
     RegisteredEnvironment,
     WorkGrant,
     WorkRequest,
 )
+from hermes_rl.core.errors import ConfigError
 
 HEARTBEAT_TIME = 10.0
 POST_TIME = 60.0
@@ -38,6 +41,7 @@ class NativeDestination:
     """The native API, as used by one environment."""
 
     kind = "hermes-rl api"
+    keeps_scores = True
 
     def __init__(
         self, connection: ApiConnection, registration: EnvironmentRegistration, *, patience: float = PATIENCE
@@ -46,6 +50,8 @@ class NativeDestination:
         self._registration = registration
         self._patience = patience
         self._number: int | None = None
+        self._scores_read = 0
+        """The place of the last group that `new_scores` returned."""
 
     @property
     def withheld(self) -> Mapping[str, int]:
@@ -76,6 +82,24 @@ class NativeDestination:
 
         return await self._as_registered(ask)
 
+    async def new_scores(self) -> Sequence[ItemScores]:
+        async def ask(number: int) -> GroupScores:
+            path = f"/v1/environments/{number}/scores?after={self._scores_read}"
+            return await self._connection.ask("GET", path, GroupScores, deadline=HEARTBEAT_TIME)
+
+        try:
+            found = (await self._as_registered(ask)).groups
+        except ApiError as error:
+            if error.kind != "no_such_route":
+                raise
+            raise ConfigError(
+                f"{self._connection.url} is older than this hermes-rl: it does not return scores, which "
+                "--env.item_sampler needs; upgrade it, or use --env.item_sampler uniform"
+            ) from error
+        if found:
+            self._scores_read = found[-1].place
+        return found
+
     async def leave(self) -> None:
         if self._number is not None:
             await self._connection.request("POST", f"/v1/environments/{self._number}/leave", deadline=HEARTBEAT_TIME)
@@ -97,4 +121,6 @@ class NativeDestination:
             "POST", "/v1/environments", RegisteredEnvironment, self._registration, patience=patience
         )
         self._number = known.id
+        # An API that did not know the environment has another database.
+        self._scores_read = 0
         return known

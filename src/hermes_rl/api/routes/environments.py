@@ -11,6 +11,8 @@ from hermes_rl.api.schemas import (
     MAX_SAFE_INTEGER,
     Draws,
     EnvironmentRegistration,
+    GroupScores,
+    ItemScores,
     RegisteredEnvironment,
     WorkGrant,
     WorkRequest,
@@ -48,6 +50,16 @@ def environment_routes(store: Store, settings: ApiSettings) -> APIRouter:
     async def finished_draws(environment: Number, since: Annotated[int, Query(ge=0, le=MAX_SAFE_INTEGER)] = 0) -> Draws:
         """Draws from `since` on whose groups are stored; a resumed environment skips them."""
         return Draws(draws=await store.finished_draws(environment, since))
+
+    @routes.get("/{environment:int}/scores")
+    async def group_scores(
+        environment: Number, after: Annotated[int, Query(ge=0, le=MAX_SAFE_INTEGER)] = 0
+    ) -> GroupScores:
+        """Scores of up to a thousand groups behind the place `after`, from the environment and its replicas."""
+        found = await store.group_scores(environment, after=after)
+        return GroupScores(
+            groups=[ItemScores(place=one.place, item_id=one.item_id, scores=list(one.scores)) for one in found]
+        )
 
     @routes.post("/{environment:int}/leave", status_code=204)
     async def leave(environment: Number) -> None:

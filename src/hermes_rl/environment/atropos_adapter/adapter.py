@@ -200,6 +200,7 @@ class AdaptedEnvironment(_BaseEnv):
         """Count a group; its columns, or None when it is withheld."""
         columns = atropos_columns(group)
         self.tally.add(group)
+        self.hermes.item_rewards.add(group.item_id, group.scores)
         await report_group(self.hermes, group, columns if group.scored else None)
         cause = withhold_reason(group, self.config.group_size, self.max_token_len if self.max_token_len > 0 else None)
         if cause is not None:

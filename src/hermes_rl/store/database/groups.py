@@ -24,6 +24,8 @@ from hermes_rl.store.database.transactions import (
     placeholders,
 )
 
+# PostgreSQL may commit a group after one with a higher place; by then almost always both are visible.
+SETTLE_SECONDS = 2.0
 ROLLOUT_COLUMNS = (
     "number, item_id, seed, score, stop_reason, failure, cause, withheld, turns, sequences, tokens, "
     "prompt_tokens, completion_tokens, seconds"
@@ -55,6 +57,15 @@ class StoredGroup:
     id: str
     environment: int
     data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScores:
+    """The scores of a group's scored rollouts, in order."""
+
+    place: int
+    item_id: str
+    scores: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,32 @@ def find_group(column: str, value: int | str) -> Transaction[StoredGroup | None]
         value,
     )
     return None if row is None else StoredGroup(*row)
+
+
+def group_scores(dialect: SqlDialect, environment: int, after: int, limit: int) -> Transaction[list[GroupScores]]:
+    """The first `limit` training groups behind the place `after`, of all environments with the name of this one."""
+    row = yield from fetch_one("SELECT name FROM environments WHERE id = ?", environment)
+    if row is None:
+        raise UnknownEnvironmentError(f"no environment {environment} is registered; register it again")
+    numbers = [number for (number,) in (yield from execute("SELECT id FROM environments WHERE name = ?", row[0]))]
+    settled = f"AND arrived_at < {dialect.now} - {SETTLE_SECONDS}" if dialect.lock else ""
+    # The unary plus keeps SQLite from reading all groups by the index on environments.
+    rows = yield from execute(
+        f"SELECT place, item_id FROM groups WHERE place > ? AND +environment IN ({placeholders(len(numbers))}) "
+        f"AND split = 'train' {settled} ORDER BY place LIMIT ?",
+        *(after, *numbers, limit),
+    )
+    if not rows:
+        return []
+    found: dict[int, list[float]] = {place: [] for place, _ in rows}
+    scored = yield from execute(
+        "SELECT place, score FROM rollouts WHERE id >= ? AND id < ? AND score IS NOT NULL ORDER BY id",
+        *(rollout_id(rows[0][0], 0), rollout_id(rows[-1][0] + 1, 0)),
+    )
+    for place, score in scored:
+        if place in found:
+            found[place].append(score)
+    return [GroupScores(place, item_id, tuple(found[place])) for place, item_id in rows]
 
 
 def discard(dialect: SqlDialect, retention: Retention, limit: int) -> Transaction[int]:

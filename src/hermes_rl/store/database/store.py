@@ -15,7 +15,7 @@ from typing import Any
 from hermes_rl.store.database import flow_control, groups, leases, registrations, views
 from hermes_rl.store.database.errors import StoreError
 from hermes_rl.store.database.flow_control import Admission
-from hermes_rl.store.database.groups import AddResult, NewGroup, Retention, StoredGroup
+from hermes_rl.store.database.groups import AddResult, GroupScores, NewGroup, Retention, StoredGroup
 from hermes_rl.store.database.ingest_stats import IngestStats
 from hermes_rl.store.database.leases import BatchLease
 from hermes_rl.store.database.postgres import URL_PREFIXES, PostgresEngine
@@ -204,6 +204,10 @@ class Store:
 
     async def finished_draws(self, environment: int, since: int = 0) -> list[int]:
         return await self._engine.read(partial(registrations.finished_draws, environment, since))
+
+    async def group_scores(self, environment: int, *, after: int = 0, limit: int = 1_000) -> list[GroupScores]:
+        """Scores of the training groups of this environment and its replicas behind a place, in order."""
+        return await self._engine.read(partial(groups.group_scores, self._dialect, environment, after, limit))
 
     async def register_trainer(self, trainer: TrainerRow) -> None:
         await self._engine.write(partial(registrations.register_trainer, self._dialect, trainer))

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from hermes_rl.cli.trainer_sft import sft
 from hermes_rl.console.config_options import (
     PART,
     config_option,
@@ -28,6 +30,7 @@ from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
+COMMAND_LINE = ParameterSource.COMMANDLINE
 STOP_SECONDS = 600.0
 SHOWN = ("reward/mean", "train/loss", "kl/sample_train_k3", "time/step")
 
@@ -141,9 +144,21 @@ class _TrainingPanel:
         )
 
 
-trainer = click.Command(
+def _train_or_subcommand(**values: Any) -> None:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        _run(**values)
+        return
+    given = [option for option in ctx.command.params if ctx.get_parameter_source(option.name or "") is COMMAND_LINE]
+    if given:
+        raise click.UsageError(f"{given[0].opts[0]} must follow {ctx.invoked_subcommand}", ctx)
+
+
+trainer = click.Group(
     "trainer",
-    callback=_run,
+    callback=_train_or_subcommand,
+    invoke_without_command=True,
+    subcommand_metavar="[sft FILE...]",
     help=_run.__doc__,
     params=[
         config_option("Read the section tinker from a YAML file."),
@@ -161,3 +176,4 @@ trainer = click.Command(
     ],
     context_settings={"max_content_width": 110},
 )
+trainer.add_command(sft)

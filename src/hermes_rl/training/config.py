@@ -58,7 +58,7 @@ class TrainerSettings(BaseModel):
         default=None, description="Tokenizer name or folder; default: that of the model."
     )
     lora_rank: int = Field(default=32, ge=1, description="Rank of the LoRA adapter.")
-    seed: int = Field(default=0, ge=0, description="Seed of the adapter's initial weights.")
+    seed: int = Field(default=0, ge=0, description="Seed of the adapter's initial weights, and of the order of SFT.")
 
     # The batches
     rollout_server_url: str = Field(default="http://localhost:8000", description="URL of the trajectory API.")

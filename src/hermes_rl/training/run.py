@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hermes_rl.api.client.connection import ApiConnection
 from hermes_rl.api.client.trainer import TrainerClient
@@ -81,7 +81,7 @@ async def run_training(
     async with AsyncExitStack() as stack:
         lineage = stack.enter_context(folder.acquire(settings))
         last = lineage.last.step if lineage.last else 0
-        sinks = await stack.enter_async_context(_open_sinks(settings, folder, last))
+        sinks = await stack.enter_async_context(open_run_sinks(settings, folder, last))
         connection = await stack.enter_async_context(
             ApiConnection(settings.rollout_server_url, token=_api_token(settings))
         )
@@ -109,7 +109,7 @@ async def run_training(
         url = await stack.enter_async_context(server)
         folder.update_state(inference_url=url)
         callbacks.on_listening(url)
-        return await _train_to_end(trainer, stop, folder, lineage)
+        return await train_to_end(trainer, stop, folder, lineage)
 
 
 async def _open_weight_sync(
@@ -124,7 +124,16 @@ async def _open_weight_sync(
     return VllmWeightSync(fleet, folder.path / "sampled", settings.base_url), fleet.metrics
 
 
-async def _train_to_end(trainer: Trainer, stop: StopSignal, folder: RunFolder, lineage: Lineage) -> dict[str, Any]:
+class RunningTrainer(Protocol):
+    progress: TrainingProgress
+
+    async def run(self, stop: StopSignal) -> str: ...
+
+
+async def train_to_end(
+    trainer: RunningTrainer, stop: StopSignal, folder: RunFolder, lineage: Lineage
+) -> dict[str, Any]:
+    """Run a trainer, record in the folder how it ended, and return a summary."""
     try:
         with stop.graceful():
             ended = await trainer.run(stop)
@@ -145,7 +154,7 @@ async def _train_to_end(trainer: Trainer, stop: StopSignal, folder: RunFolder, l
     }
 
 
-def _open_sinks(settings: TrainerSettings, folder: RunFolder, last: int) -> AbstractAsyncContextManager[Sinks]:
+def open_run_sinks(settings: TrainerSettings, folder: RunFolder, last: int) -> AbstractAsyncContextManager[Sinks]:
     run = MetricsRun(
         group=folder.name,
         folder=folder.path,

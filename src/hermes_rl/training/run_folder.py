@@ -43,8 +43,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @contextmanager
-    def acquire(self, settings: TrainerSettings) -> Iterator[Lineage]:
-        """Lock the folder for this process, and read its lineage."""
+    def acquire(self, settings: TrainerSettings, *, sft: str | None = None) -> Iterator[Lineage]:
+        """Lock the folder for this process, and read its lineage.
+
+        `sft` identifies the batches of a run of `trainer sft`, which resumes only with the same ones.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path / "lineage.jsonl", "--run"):
             before = self.read_state()
@@ -55,8 +58,12 @@ class RunFolder:
                         f"the run {self.name} has {field} {was!r}, not {now!r}; use the same value, or choose another "
                         "run with --run"
                     )
+            lineage = Lineage(self.path / "lineage.jsonl")
+            if lineage.last and before.get("sft") != sft:
+                raise ConfigError(_other_data(self.name, before.get("sft"), sft))
             self.update_state(
                 name=self.name,
+                sft=sft,
                 state="running",
                 error=None,
                 pid=os.getpid(),
@@ -64,7 +71,7 @@ class RunFolder:
                 hermes_rl=__version__,
                 started_at=before.get("started_at") or _now(),
             )
-            yield Lineage(self.path / "lineage.jsonl")
+            yield lineage
 
     def read_state(self) -> dict[str, Any]:
         """The content of `run.json`; empty if it does not exist."""
@@ -81,6 +88,14 @@ class RunFolder:
     def update_state(self, **changes: Any) -> None:
         """Merge `changes` into `run.json`."""
         write_document(self.path / "run.json", {**self.read_state(), **changes, "changed_at": _now()})
+
+
+def _other_data(name: str, was: str | None, now: str | None) -> str:
+    if was and now:
+        what = "was started with other rollouts, another batch size or another seed"
+    else:
+        what = f"is a run of `hermes-rl trainer{' sft' if was else ''}`"
+    return f"the run {name} {what}; choose another run with --run"
 
 
 def _now() -> str:

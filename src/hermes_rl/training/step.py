@@ -70,7 +70,7 @@ class GRPOStep:
         engine_metrics: dict[str, float] = {}
         for part in substeps([origin.outcome.group for origin in batch.origins], settings.num_substeps):
             chosen = [examples[index] for index in part], [batch.origins[index] for index in part]
-            result, sequences, loss = await self._substep(engine, *chosen, _adam(settings, rate))
+            result, sequences, loss = await self._substep(engine, *chosen, adam_parameters(settings, rate))
             trained += sequences
             losses.append(loss)
             engine_metrics |= result.metrics
@@ -101,7 +101,7 @@ class GRPOStep:
                 for example, weight, factor, logprobs in zip(examples, weights, factors, current, strict=True)
             ]
         result = await engine.step(sent, engine_loss.name, engine_loss.clip, adam)
-        _raise_if_non_finite(result)
+        raise_if_non_finite(result)
         sequences = _sequences(examples, origins, result.logprobs)
         token_losses = objective.losses(sequences)
         return (
@@ -154,7 +154,7 @@ async def _reference_logprobs(sampler: WeightsSampler, examples: Sequence[Exampl
         raise EngineError(f"cannot compute reference logprobs: {error}") from error
 
 
-def _raise_if_non_finite(result: StepResult) -> None:
+def raise_if_non_finite(result: StepResult) -> None:
     non_finite = [name for name, value in result.metrics.items() if not math.isfinite(value)]
     if not all(np.isfinite(logprobs).all() for logprobs in result.logprobs):
         non_finite.append("logprobs")
@@ -162,7 +162,7 @@ def _raise_if_non_finite(result: StepResult) -> None:
         raise EngineError(f"non-finite {', '.join(non_finite)} in the step; try a lower learning rate")
 
 
-def _adam(settings: TrainerSettings, rate: float) -> Adam:
+def adam_parameters(settings: TrainerSettings, rate: float) -> Adam:
     return Adam(
         rate,
         settings.adam_beta1,

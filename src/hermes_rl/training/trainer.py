@@ -134,13 +134,7 @@ class Trainer:
 
     def _retry_or_fail(self, error: HermesRLError, failures: int) -> None:
         self._weight_sync.withdraw()
-        step, last = self.progress.step + 1, self._lineage.last
-        if failures > self._settings.step_retries or (isinstance(error, EngineError) and error.permanent):
-            saved = f"the checkpoint of step {last.step} is saved" if last else "there is no checkpoint yet"
-            raise RunFailedError(
-                f"step {step} failed {failures} times: {error}; {saved}: fix the cause and run the same command again"
-            ) from error
-        log.warning("step %d failed (%d of %d): %s", step, failures, self._settings.step_retries + 1, error)
+        retry_or_fail(error, failures, self.progress.step + 1, self._lineage.last, self._settings.step_retries)
 
     async def _restore(self) -> None:
         """Restore weights, leased batches, version and sampler from the last checkpoint, or start from scratch."""
@@ -321,6 +315,16 @@ class Trainer:
     def _name(self, step: int | None = None) -> str:
         """A unique checkpoint name: saving the same step again never overwrites it."""
         return f"step-{self.progress.step if step is None else step:06d}-{self._session_id}-{uuid.uuid4().hex[:4]}"
+
+
+def retry_or_fail(error: HermesRLError, failures: int, step: int, last: Checkpoint | None, retries: int) -> None:
+    """Log a failed step that is worth another try; raise RunFailedError for one that is not."""
+    if failures > retries or (isinstance(error, EngineError) and error.permanent):
+        saved = f"the checkpoint of step {last.step} is saved" if last else "there is no checkpoint yet"
+        raise RunFailedError(
+            f"step {step} failed {failures} times: {error}; {saved}: fix the cause and run the same command again"
+        ) from error
+    log.warning("step %d failed (%d of %d): %s", step, failures, retries + 1, error)
 
 
 class StepTimer:

@@ -32,6 +32,22 @@ def load_tokenizer(name: str) -> Any:
         ) from error
 
 
+def differing_id(tokenizer: Any, model: str) -> int | None:
+    """An id that has another text in the tokenizer of another model; None if there is none.
+
+    Also None if that tokenizer is not on this disk: nothing is downloaded to find out.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        other = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError):
+        return None
+    texts = {token: text for text, token in other.get_vocab().items()}
+    differing = (token for text, token in tokenizer.get_vocab().items() if texts.get(token, text) != text)
+    return min(differing, default=None)
+
+
 def decode_ids(tokenizer: Any, ids: Sequence[int]) -> str:
     """Decode with special tokens written out, and no whitespace added or removed."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

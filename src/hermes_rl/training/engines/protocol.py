@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# The loss of supervised fine-tuning, by its name in the Tinker API.
+CROSS_ENTROPY = "cross_entropy"
+
+
 class EngineError(HermesRLError):
     """The engine refused, failed or is unreachable. `permanent` errors are not worth a retry."""
 
@@ -71,7 +75,10 @@ class TrainingEngine(Protocol):
     async def step(
         self, examples: Sequence[Example], loss: str, clip: tuple[float, float] | None, adam: Adam
     ) -> StepResult:
-        """Submit forward-backward and the optimizer step together."""
+        """Submit forward-backward and the optimizer step together.
+
+        CROSS_ENTROPY takes the advantages as weights of the tokens: its loss is the sum of -weight * logprob.
+        """
         ...
 
     async def logprobs(self, examples: Sequence[Example]) -> Sequence["NDArray[float32]"]:

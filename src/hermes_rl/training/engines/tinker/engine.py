@@ -5,7 +5,7 @@ Always true: no SDK type leaves this package; forward-backward and the optimizer
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from hermes_rl.core.secrets import resolve_key
 from hermes_rl.training.config import TrainerSettings
-from hermes_rl.training.engines.protocol import Adam, EngineCheckpoint, EngineError, Example, StepResult
+from hermes_rl.training.engines.protocol import (
+    CROSS_ENTROPY,
+    Adam,
+    EngineCheckpoint,
+    EngineError,
+    Example,
+    StepResult,
+)
 from hermes_rl.training.engines.tinker.calls import PROBE_TIMEOUT_S, Calls
 from hermes_rl.training.engines.tinker.sampler import TinkerSampler
 from hermes_rl.training.utilization import BusyTimer
@@ -68,7 +75,7 @@ class TinkerEngine:
         self, examples: Sequence[Example], loss: str, clip: tuple[float, float] | None, adam: Adam
     ) -> StepResult:
         config = None if clip is None else {"clip_low_threshold": clip[0], "clip_high_threshold": clip[1]}
-        forward_backward = self._training.forward_backward(to_datums(examples), loss, config)  # type: ignore[arg-type]
+        forward_backward = self._training.forward_backward(to_datums(examples, loss), loss, config)  # type: ignore[arg-type]
         optim_step = self._training.optim_step(
             tinker.AdamParams(
                 learning_rate=adam.learning_rate,
@@ -132,19 +139,23 @@ def _key(settings: TrainerSettings) -> str | None:
     return SELF_HOSTED_KEY if settings.self_hosted else None
 
 
-def to_datums(examples: Sequence[Example]) -> list[tinker.types.Datum]:
-    tensor = tinker.TensorData.from_numpy
+def to_datums(examples: Sequence[Example], loss: str = "importance_sampling") -> list[tinker.types.Datum]:
     return [
         tinker.types.Datum(
             model_input=tinker.ModelInput.from_ints(example.tokens.tolist()),
-            loss_fn_inputs={
-                "target_tokens": tensor(example.targets),
-                "logprobs": tensor(example.logprobs),
-                "advantages": tensor(example.advantages),
-            },
+            loss_fn_inputs={name: tinker.TensorData.from_numpy(column) for name, column in _inputs(example, loss)},
         )
         for example in examples
     ]
+
+
+def _inputs(example: Example, loss: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "target_tokens", example.targets
+    if loss == CROSS_ENTROPY:
+        yield "weights", example.advantages
+    else:
+        yield "logprobs", example.logprobs
+        yield "advantages", example.advantages
 
 
 def _logprobs(output: tinker.ForwardBackwardOutput) -> list[NDArray[np.float32]]:

@@ -21,8 +21,10 @@ def _undo_division(loss: Any) -> Any:
     def summed(logprobs: Any, weights: Any, *others: Any) -> Any:
         losses = loss(logprobs, weights, *others)
         total = jnp.maximum(weights.sum(axis=-1, keepdims=True), 1e-9)
-        # Only the gradient is multiplied: the values are reported to the client as they are.
-        return losses + (total - 1) * (losses - jax.lax.stop_gradient(losses))
+        # Only the gradient is multiplied: the values are reported to the client as they are. `(total - 1) * …` would
+        # lose the digits of a total far below 1, which the weights of cross entropy may have.
+        reported = jax.lax.stop_gradient(losses)
+        return reported + total * (losses - reported)
 
     return summed
 

@@ -68,7 +68,7 @@ class Collecting(HermesAgentBaseEnv):
             self.kept.count,
             list(self.shared_buffer),
             self.count,
-            dict(self.pass_rates.scored),
+            dict(self.item_rewards.estimates),
             list(self.rollouts_for_wandb),
             list(self._tool_error_buffer),
         )
@@ -150,7 +150,7 @@ async def test_training_at_the_same_time_collects_its_own_and_nothing_else(tmp_p
         assert env._reward_buffer == [1.0] * 12
         assert (env.kept.count, env.count, env.rows) == (12, 12, [[1.0] * 12])
         assert set(env.by_item) <= set(range(4))
-        assert sum(env.pass_rates.scored.values()) == 12
+        assert env.item_rewards.groups == 6
         assert env.last_evaluation is not None
         assert env.last_evaluation["metrics"]["eval/mean_reward"] == 0.0
 

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from hermes_rl.api.client.connection import ApiError, ApiUnavailableError
 from hermes_rl.api.client.delivery import Delivery
 from hermes_rl.api.client.destination import ResumeState
 from hermes_rl.api.client.spool import Spool
-from hermes_rl.api.schemas import Posted, WorkGrant
+from hermes_rl.api.schemas import ItemScores, Posted, WorkGrant
 
 SOON = 10.0
 
@@ -17,6 +17,7 @@ class ScriptedDestination:
     """Takes groups, with the faults an API can have. `tries` is every post it saw, `taken` what it kept."""
 
     kind = "scripted"
+    keeps_scores = False
 
     def __init__(self) -> None:
         self.away = False
@@ -38,6 +39,9 @@ class ScriptedDestination:
 
     async def work(self, *, running: int, wanted: int, cursor: int | None = None) -> WorkGrant:
         return WorkGrant(granted=wanted, version=0)
+
+    async def new_scores(self) -> Sequence[ItemScores]:
+        return ()
 
     async def leave(self) -> None:
         pass

@@ -34,6 +34,7 @@ class ToldDestination:
     """The API as the client knows it, with all posts and answers told."""
 
     kind = NativeDestination.kind
+    keeps_scores = NativeDestination.keeps_scores
 
     def __init__(self, connection: ReplicaConnection, name: str, ledger: Ledger, board: Board) -> None:
         self._connection, self._ledger, self._board = connection, ledger, board
@@ -42,6 +43,7 @@ class ToldDestination:
         self.withheld = self._inner.withheld
         self.register = self._inner.register
         self.leave = self._inner.leave
+        self.new_scores = self._inner.new_scores
         connection.watcher = self._watch
 
     def _watch(self, event: Event, path: str, count: int) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from hermes_rl.cli.main import hermes_rl
 from hermes_rl.console.run_command import run_click
+from tests.support.inference import CHATML
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,15 @@ def test_a_model_that_is_not_there_is_said_before_anything_is_asked(
     missing = str(tmp_path / "nothing")
     assert run_click(hermes_rl, ["trainer", "--tinker.base_model", missing], "hermes-rl") == 2
     assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_a_run_to_start_from_that_is_not_there_is_said_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(CHATML.save(tmp_path / "model"))
+    words = ["trainer", "--init-from", "words-0", "--tinker.base_model", model, "--tinker.base_url", "http://nobody"]
+    assert run_click(hermes_rl, words, "hermes-rl") == 2
+    assert "init_from words-0: no such run" in capsys.readouterr().err
 
 
 def test_a_name_that_leads_elsewhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hermes_rl.sinks.metrics_file import read_metrics
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import EngineError
 from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.engines.tinker.engine import StateInfo
 from hermes_rl.training.run import RunCallbacks, run_training
 from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.trainer import COMPLETE, RunFailedError
@@ -65,8 +66,8 @@ def scene(tmp_path: Path, api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> S
     chat_model("chatml").save(model)
     engines = Engines()
 
-    async def opened(_: object, state: str | None, **_rest: object) -> Any:
-        return await engines.open(state)
+    async def opened(_: object, state: str | None, *, initial: str | None = None, **_rest: object) -> Any:
+        return await engines.open(state or initial)
 
     monkeypatch.setattr(TinkerEngine, "open", opened)
     settings = TrainerSettings(
@@ -176,3 +177,61 @@ async def test_vllm_cannot_sample_what_hosted_tinker_trains(scene: Scene) -> Non
     scene.settings = scene.settings.model_copy(update={"base_url": None, "vllm_servers": ["http://127.0.0.1:1"]})
     with pytest.raises(ConfigError, match=r"--tinker\.base_url"):
         await scene.run()
+
+
+# --- another run's weights ---
+
+
+@pytest.fixture
+def first(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
+    """A run that others can start from, at the same engine."""
+
+    async def find_state(settings: TrainerSettings, path: str, busy: object) -> StateInfo | None:
+        return StateInfo(settings.base_model, settings.lora_rank) if path in scene.engines.checkpoints else None
+
+    monkeypatch.setattr("hermes_rl.training.engines.tinker.find_state", find_state)
+    return replace(scene, folder=RunFolder(tmp_path / "first"))
+
+
+def second(scene: Scene, init_from: str) -> Scene:
+    return replace(scene, settings=scene.settings.model_copy(update={"init_from": init_from}))
+
+
+async def test_a_run_goes_on_from_the_weights_of_another(scene: Scene, first: Scene, api: RunningApi) -> None:
+    assert (await first.run())["step"] == 3
+    await fill(api, range(20, 23), version=await api.store.version())
+    result = await second(scene, str(first.folder.path)).run()
+    assert scene.engines.checkpoints[result["state"]] == (10, 11, 12, 20, 21, 22)
+    assert result["step"] == 3
+    began = scene.folder.read_state()["started_from"]
+    assert (began["run"], began["step"]) == ("first", 3)
+
+
+async def test_a_run_that_is_resumed_goes_on_from_its_own_weights(scene: Scene, first: Scene, api: RunningApi) -> None:
+    await first.run()
+    await fill(api, range(20, 22), version=await api.store.version())
+    other = second(scene, str(first.folder.path))
+    other.settings = other.settings.model_copy(update={"total_steps": 1})
+    await other.run()
+    other.settings = other.settings.model_copy(update={"total_steps": 2})
+    result = await other.run()
+    assert scene.engines.checkpoints[result["state"]] == (10, 11, 12, 20, 21)
+
+
+async def test_a_run_cannot_be_given_another_beginning(scene: Scene, first: Scene) -> None:
+    await first.run()
+    with pytest.raises(ConfigError, match="started from an untrained adapter, not from elsewhere"):
+        await replace(first, settings=first.settings.model_copy(update={"init_from": "elsewhere"})).run()
+
+
+async def test_a_beginning_that_was_wrong_can_be_given_again(scene: Scene, first: Scene, api: RunningApi) -> None:
+    with pytest.raises(ConfigError, match="no such run"):
+        await second(scene, "nowhere").run()
+    await first.run()
+    await fill(api, range(20, 23), version=await api.store.version())
+    assert (await second(scene, str(first.folder.path)).run())["ended"] == COMPLETE
+
+
+async def test_weights_that_the_engine_lacks_fail_the_run_with_a_way_out(scene: Scene, first: Scene) -> None:
+    with pytest.raises(ConfigError, match=r"http://engine has no tinker://gone/weights/x; use the engine"):
+        await second(scene, "tinker://gone/weights/x").run()

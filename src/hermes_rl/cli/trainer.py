@@ -39,6 +39,7 @@ def _run(
     config_file: Path | None,
     part: str | None,
     run_name: str,
+    init_from: str | None,
     stay: bool,
     as_json: bool,
     trace: str | None,
@@ -57,6 +58,8 @@ def _run(
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     config = read_part(config_file, part)
+    if init_from is not None:
+        flags["tinker__init_from"] = init_from
     settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
     warn_about_literal_secrets(flags)
 
@@ -168,6 +171,11 @@ trainer = click.Group(
             default="default",
             show_default=True,
             help="Name the run; an existing run is resumed.",
+        ),
+        click.Option(
+            ["--init-from"],
+            metavar="RUN|PATH",
+            help="Start a new run from a previous run's last checkpoint, a PEFT folder or a tinker:// path.",
         ),
         click.Option(["--stay"], is_flag=True, help="Keep serving inference after the last step, until stopped."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON object."),

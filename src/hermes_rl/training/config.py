@@ -59,6 +59,11 @@ class TrainerSettings(BaseModel):
     )
     lora_rank: int = Field(default=32, ge=1, description="Rank of the LoRA adapter.")
     seed: int = Field(default=0, ge=0, description="Seed of the adapter's initial weights, and of the order of SFT.")
+    init_from: str | None = Field(
+        default=None,
+        description="Start a new run from these weights: a run, its folder, a PEFT folder or a tinker:// path; "
+        "default: an untrained adapter.",
+    )
 
     # The batches
     rollout_server_url: str = Field(default="http://localhost:8000", description="URL of the trajectory API.")

@@ -5,7 +5,7 @@ ended, also when it failed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from hermes_rl.training.engines.protocol import TrainingEngine
 from hermes_rl.training.engines.tinker import TinkerEngine
 from hermes_rl.training.inference_server.config import ChatFormats, InferenceSettings
 from hermes_rl.training.inference_server.server import inference_server
+from hermes_rl.training.initial_weights import find_initial_weights, state_at_engine
 from hermes_rl.training.request_batching import Window
 from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.step import GRPOStep
@@ -60,9 +61,18 @@ async def run_training(
     busy, last = BusyTimer(), 0
 
     async def open_engine(state: str | None) -> TrainingEngine:
-        return await TinkerEngine.open(
-            settings, state, busy=busy, decode=lambda ids: decode_ids(tokenizer, ids), context=context
-        )
+        start = find_initial_weights(settings) if state is None else None
+
+        def decode(ids: Sequence[int]) -> str:
+            return decode_ids(tokenizer, ids)
+
+        async with state_at_engine(start, settings, busy) as initial:
+            engine = await TinkerEngine.open(
+                settings, state, busy=busy, decode=decode, context=context, initial=initial
+            )
+        if start is not None:
+            folder.update_state(started_from=start.record())
+        return engine
 
     def report_step(step: int, metrics: dict[str, float]) -> None:
         nonlocal last
@@ -80,6 +90,9 @@ async def run_training(
 
     async with AsyncExitStack() as stack:
         lineage = stack.enter_context(folder.acquire(settings))
+        if lineage.last is None:
+            # Before anything is started.
+            find_initial_weights(settings)
         last = lineage.last.step if lineage.last else 0
         sinks = await stack.enter_async_context(open_run_sinks(settings, folder, last))
         connection = await stack.enter_async_context(

@@ -1,7 +1,7 @@
 """The folder of one training run: settings and state (`run.json`), lineage, metrics.
 
 Always true: `run.json` is replaced atomically, and only the process that holds the folder sets it to `running`; a run
-is never resumed with another base model or LoRA rank.
+is never resumed with another base model or LoRA rank, or as if it had started from other weights.
 """
 
 import os
@@ -51,6 +51,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path / "lineage.jsonl", "--run"):
             before = self.read_state()
+            lineage = Lineage(self.path / "lineage.jsonl")
+            self._check_start(before, lineage, settings)
             for field in FIXED:
                 was, now = (before.get("settings") or {}).get(field), getattr(settings, field)
                 if was not in (None, now):
@@ -58,7 +60,6 @@ class RunFolder:
                         f"the run {self.name} has {field} {was!r}, not {now!r}; use the same value, or choose another "
                         "run with --run"
                     )
-            lineage = Lineage(self.path / "lineage.jsonl")
             if lineage.last and before.get("sft") != sft:
                 raise ConfigError(_other_data(self.name, before.get("sft"), sft))
             self.update_state(
@@ -72,6 +73,15 @@ class RunFolder:
                 started_at=before.get("started_at") or _now(),
             )
             yield lineage
+
+    def _check_start(self, before: dict[str, Any], lineage: Lineage, settings: TrainerSettings) -> None:
+        was = (before.get("settings") or {}).get("init_from")
+        if lineage.last is not None and settings.init_from != was:
+            began = f"from {was}" if was else "from an untrained adapter"
+            raise ConfigError(
+                f"the run {self.name} exists and started {began}, not from {settings.init_from}; choose another name "
+                "with --run for a new run, or leave init_from as it was to resume it"
+            )
 
     def read_state(self) -> dict[str, Any]:
         """The content of `run.json`; empty if it does not exist."""

@@ -185,6 +185,13 @@ def test_a_command_with_three_changes_describes_the_environment_twice(
     assert describe.call_count == 2
 
 
+@pytest.mark.parametrize("verb", [("run", "start"), ("train",)])
+def test_what_a_run_starts_from_is_a_setting_of_its_trainer(verb: tuple[str, ...], model: str) -> None:
+    options = ["--preset", "laptop", "--set", f"base_model={model}", "--init-from", "words-1", "--dry-run", "--json"]
+    made = json.loads(CliRunner().invoke(hermes_rl, [*verb, str(ENVIRONMENT), *options]).stdout)
+    assert made["tinker"]["init_from"] == "words-1"
+
+
 def test_several_environments_are_given_with_their_weights(model: str) -> None:
     options = ["--preset", "laptop", "--set", f"base_model={model}", "--add", "gsm8k:0.5", "--dry-run", "--json"]
     made = json.loads(CliRunner().invoke(hermes_rl, ["run", "start", str(ENVIRONMENT), *options]).stdout)

@@ -56,6 +56,11 @@ def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="FIELD=VALUE",
             help="Set a field; list them with `hermes-rl run show ENV`.",
         ),
+        click.option(
+            "--init-from",
+            metavar="RUN|PATH",
+            help="Start from a previous run's last checkpoint, a PEFT folder or a tinker:// path.",
+        ),
         click.option("--preset", help="Use this preset: laptop, self-hosted, tinker, or your own.  [default: tinker]"),
         click.argument("environment", metavar="ENV"),
     ):
@@ -67,6 +72,7 @@ def build_run(
     environment: str,
     *,
     preset: str | None,
+    init_from: str | None = None,
     changes: tuple[str, ...],
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
@@ -85,7 +91,8 @@ def build_run(
         draft = add_environment(draft, find_environment(name), weight=weight)
     for name in evaluated:
         draft = add_environment(draft, find_environment(name), evaluation_only=True)
-    draft = edit_fields(draft, map(parse_change, changes))
+    fields = [parse_change(text) for text in changes]
+    draft = edit_fields(draft, fields if init_from is None else [*fields, ("tinker.init_from", init_from)])
     Tracing.from_option(trace)
     return add_replicas(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
 

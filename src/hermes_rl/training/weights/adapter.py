@@ -56,10 +56,14 @@ class Adapter:
 
     def delta(self, module: str) -> Floats:
         """What it adds to the layer's weight: scale · B·A."""
-        down, up = (to_float32(self._file[self._matrices[module][side]]) for side in "AB")
+        down, up = (self.matrix(module, side) for side in "AB")
         if self.config.get("fan_in_fan_out"):
             raise ConfigError(f"{self.folder / CONFIG} has fan_in_fan_out; only linear layers can be merged")
         return (up @ down) * self.scale(module)
+
+    def matrix(self, module: str, side: str) -> Floats:
+        """The layer's matrix A or B."""
+        return to_float32(self._file[self._matrices[module][side]])
 
     def scale(self, module: str) -> float:
         rank = self._match_pattern("rank_pattern", module, self.rank)

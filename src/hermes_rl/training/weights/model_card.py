@@ -71,6 +71,7 @@ def _provenance(source: WeightSource, adapter: Adapter, base_model: str) -> dict
         saved, run = source.saved, source.run
         rows |= {
             "run": run.name,
+            "started from": run.started_from,
             "step": f"{saved.step}, policy version {saved.version}{', the last of the run' if saved.final else ''}",
             "saved": saved.at,
             "environments": ", ".join(run.environments),

@@ -38,6 +38,8 @@ class RunMetadata:
     rewards: Mapping[int, float] = field(default_factory=dict)
     """The mean reward of each step."""
     checkpoints: tuple[SavedWeights, ...] = ()
+    started_from: str = ""
+    """Run and step, or the weights, that it started from; empty for an untrained adapter."""
 
     def weights(self, step: int | None) -> SavedWeights:
         """The weights of `step`; without one the final weights, else the last."""
@@ -65,7 +67,17 @@ def read_run(folder: Path) -> RunMetadata:
         environments=tuple(map(str, named)) if isinstance(named, list) else environments,
         rewards=rewards,
         checkpoints=_read_checkpoints(folder / "lineage.jsonl"),
+        started_from=_started_from(run.get("started_from")),
     )
+
+
+def _started_from(record: Any) -> str:
+    match record:
+        case {"run": str(name), "step": int(step)}:
+            return f"run {name}, step {step}"
+        case {"weights": str(weights)}:
+            return weights
+    return ""
 
 
 def _read_metrics(path: Path) -> tuple[dict[int, float], tuple[str, ...]]:

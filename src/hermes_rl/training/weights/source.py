@@ -34,15 +34,23 @@ def find_source(
         state = reference if "/weights/" in reference else None
         name = reference.removeprefix(SCHEME).replace("/", "-").replace(":", "-")
         return WeightSource(name, Remote(reference, state, base_url, key))
-    for folder in (Path(reference).expanduser(), rl_home() / "runs" / reference):
+    folder = find_folder(reference)
+    if folder is not None:
         if (folder / CONFIG).is_file():
             return WeightSource(folder.resolve().name, folder)
-        if any((folder / name).is_file() for name in RUN_FILES):
-            return _run_source(folder, base_url, key, step)
+        return _run_source(folder, base_url, key, step)
     raise ConfigError(
         f"no weights found for {reference}: give a run in {rl_home() / 'runs'}, its folder, a PEFT folder or a "
         "tinker:// path. To export recorded groups, use `hermes-rl export sft` or `export dpo`."
     )
+
+
+def find_folder(reference: str) -> Path | None:
+    """The folder of a PEFT adapter or of a run, given by its path or the run's name; None if there is none."""
+    for folder in (Path(reference).expanduser(), rl_home() / "runs" / reference):
+        if any((folder / name).is_file() for name in (CONFIG, *RUN_FILES)):
+            return folder
+    return None
 
 
 def _run_source(folder: Path, base_url: str | None, api_key: str | None, step: int | None) -> WeightSource:

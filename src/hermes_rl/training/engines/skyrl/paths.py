@@ -52,3 +52,12 @@ class EnginePaths:
 
 def engines_home() -> Path:
     return rl_home() / "engines"
+
+
+def find_sampler_archive(sampler: str) -> Path | None:
+    """The adapter archive of a sampler path, in the folder of any engine of this machine."""
+    parts = sampler.removeprefix("tinker://").split("/")
+    if len(parts) != 3 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
+        return None
+    model, kind, name = parts
+    return next(engines_home().glob(f"*/checkpoints/{model}/{kind}/{name}.tar.gz"), None)

@@ -8,7 +8,7 @@ except ImportError as error:
     raise ConfigError("the trainer needs the Tinker SDK: pip install 'hermes-rl[train]'") from error
 
 from hermes_rl.training.engines.tinker.calls import Calls
-from hermes_rl.training.engines.tinker.engine import TinkerEngine
+from hermes_rl.training.engines.tinker.engine import TinkerEngine, delete_state, find_state
 from hermes_rl.training.engines.tinker.sampler import TinkerSampler
 
-__all__ = ["Calls", "TinkerEngine", "TinkerSampler"]
+__all__ = ["Calls", "TinkerEngine", "TinkerSampler", "delete_state", "find_state"]

@@ -6,7 +6,7 @@ Always true: no SDK type leaves this package; forward-backward and the optimizer
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tinker
@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 SELF_HOSTED_KEY = "tml-self-hosted"
 
 
+class StateInfo(NamedTuple):
+    base_model: str
+    lora_rank: int | None
+
+
 class TinkerEngine:
     def __init__(
         self,
@@ -54,8 +59,12 @@ class TinkerEngine:
         busy: BusyTimer,
         decode: Callable[[Sequence[int]], str],
         context: int,
+        initial: str | None = None,
     ) -> "TinkerEngine":
-        """Open a new policy, or one restored from a checkpoint with its optimizer. Waits for an unreachable server."""
+        """Open a new policy, or one restored from a checkpoint with its optimizer. Waits for an unreachable server.
+
+        `initial` is the state whose weights a new policy starts from, with a new optimizer.
+        """
         calls = Calls(settings.base_url, settings.engine_patience, busy)
         await calls.wait_until_up()
         service = tinker.ServiceClient(base_url=settings.base_url, api_key=_key(settings))
@@ -63,12 +72,18 @@ class TinkerEngine:
         def make() -> tinker.TrainingClient:
             if state is not None:
                 return service.create_training_client_from_state_with_optimizer(state)
+            if initial is not None:
+                return service.create_training_client_from_state(initial)
             return service.create_lora_training_client(
                 base_model=settings.base_model, rank=settings.lora_rank, seed=settings.seed
             )
 
         # In a thread: the SDK blocks here until the server answers.
-        training = await calls.run("make the policy", asyncio.to_thread(make))
+        try:
+            training = await calls.run("make the policy", asyncio.to_thread(make))
+        except EngineError as error:
+            refused = initial is not None and isinstance(error.__cause__, tinker.RequestFailedError)
+            raise EngineError(str(error), permanent=error.permanent or refused) from error
         return cls(settings, service, training, calls, decode, context)
 
     async def step(
@@ -116,14 +131,8 @@ class TinkerEngine:
         return TinkerSampler(client, self._calls, self._decode, self._context)
 
     async def delete(self, saved: EngineCheckpoint) -> None:
-        settings = self._settings
-        # RestClients of one address share their connections.
-        rest = tinker.RestClient(base_url=settings.base_url, api_key=_key(settings))
         for path in (saved.state, saved.sampler):
-            try:
-                await self._calls.run("delete a checkpoint", rest.delete_checkpoint_from_tinker_path_async(path))
-            except EngineError as error:
-                log.info("%s", error)
+            await _delete(self._settings, self._calls, path)
 
     async def close(self) -> None:
         try:
@@ -131,6 +140,36 @@ class TinkerEngine:
                 await self._service.close("success")
         except Exception as error:  # noqa: BLE001 (closing is best effort)
             log.info("could not close the engine session: %s", error)
+
+
+async def find_state(settings: TrainerSettings, path: str, busy: BusyTimer) -> StateInfo | None:
+    """Look up a training state; None if the server does not have it. Waits for an unreachable server."""
+    calls = Calls(settings.base_url, settings.engine_patience, busy)
+    await calls.wait_until_up()
+    rest = tinker.RestClient(base_url=settings.base_url, api_key=_key(settings))
+
+    async def find() -> StateInfo | None:
+        try:
+            info = await rest.get_weights_info_by_tinker_path(path)
+        except tinker.NotFoundError:
+            return None
+        return StateInfo(info.base_model, info.lora_rank)
+
+    return await calls.run(f"find {path}", find())
+
+
+async def delete_state(settings: TrainerSettings, path: str, busy: BusyTimer) -> None:
+    """A state that no longer exists is ignored."""
+    await _delete(settings, Calls(settings.base_url, settings.engine_patience, busy), path)
+
+
+async def _delete(settings: TrainerSettings, calls: Calls, path: str) -> None:
+    # RestClients of one address share their connections.
+    rest = tinker.RestClient(base_url=settings.base_url, api_key=_key(settings))
+    try:
+        await calls.run("delete a checkpoint", rest.delete_checkpoint_from_tinker_path_async(path))
+    except EngineError as error:
+        log.info("%s", error)
 
 
 def _key(settings: TrainerSettings) -> str | None:

@@ -3,10 +3,9 @@
 All slots share the same arrays, and each SkyRL optimizer covers all of them.
 """
 
-import json
-import tarfile
 from pathlib import Path
-from typing import IO, Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,14 @@ from flax import nnx
 from skyrl.backends.jax import OptimStepMetrics
 from skyrl.tinker.types import LoraConfig
 from skyrl.tx.layers.lora import init_lora_adapter
-from skyrl.tx.utils.models import get_adapter_idx, load_lora_checkpoint
+from skyrl.tx.utils.models import (
+    get_adapter_idx,
+    insert_adapter_state,
+    load_lora_checkpoint,
+    save_lora_checkpoint,
+)
 
+from .adapter_archive import adapter_settings, check_same_tensors, tensor_shapes
 from .token_sum import slot_gradient
 
 _ADAPTER_PARAMETERS = ("lora_A", "lora_B", "lora_ranks", "lora_scaling")
@@ -52,9 +57,39 @@ def copy_adapter(model: Any, source: int, target: int) -> None:
 
 def load_adapter(model: Any, archive: Path, slot: int) -> None:
     """Load a saved sampler into a slot; its rank comes from the archive, since its model may be unloaded."""
-    with tarfile.open(archive) as tar:
-        member = next(member for member in tar if Path(member.name).name == "adapter_config.json")
-        settings = json.loads(cast("IO[bytes]", tar.extractfile(member)).read())
+    settings = adapter_settings(archive)
     config = LoraConfig(rank=settings["r"], alpha=settings["lora_alpha"], seed=0)
     init_lora_adapter(model, slot, config)
     load_lora_checkpoint(model, config, slot, archive)
+
+
+def load_trained_adapter(model: Any, archive: Path, slot: int, config: LoraConfig) -> None:
+    """Load an adapter into a slot that is trained with `config`. Raises ValueError if it cannot be trained there."""
+    settings = adapter_settings(archive)
+    if settings["r"] != config.rank:
+        raise ValueError(f"the adapter has rank {settings['r']}, the model {config.rank}")
+    with TemporaryDirectory() as folder:
+        own = Path(folder) / "own.tar.gz"
+        save_lora_checkpoint(model, "", config, slot, own, 0)
+        check_same_tensors(tensor_shapes(archive), tensor_shapes(own))
+    load_lora_checkpoint(model, config, slot, archive)
+    # The slot keeps its own scale, which is saved with it, so the weights take up the difference.
+    factor = settings["lora_alpha"] / config.alpha
+
+    def scale(path: Any, value: Any) -> Any:
+        if path[-2].key != "lora_B":
+            return value
+        index = get_adapter_idx(path, slot)
+        return value.at[index].set(value[index] * factor)
+
+    if factor != 1:
+        nnx.update(model, jax.tree.map_with_path(scale, nnx.state(model)))
+
+
+def optimizer_state(backend: Any, model_id: str) -> Any:
+    return backend._extract_checkpoint_data(model_id)["optimizer_state"]  # noqa: SLF001
+
+
+def set_optimizer_state(backend: Any, model_id: str, state: Any) -> None:
+    model = backend.models[model_id]
+    insert_adapter_state(model.adapter_index, nnx.state(backend.optimizers[model_id]), state, model.lora_config.rank)

@@ -12,12 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import jax
 import skyrl.tinker.engine as upstream
 from skyrl.tinker import types
 from skyrl.tinker.config import EngineConfig, add_model
 from skyrl.tinker.db_models import FutureDB, RequestStatus, SessionDB
 from sqlmodel import Session, col, delete, update
 
+from .adapters import load_trained_adapter, optimizer_state, set_optimizer_state
 from .backend import SlottedBackend
 from .db_watch import ChangeWatcher
 from .jit_cache import write_entries_atomically
@@ -118,7 +120,30 @@ class SlottedEngine(SkyRLEngine):
     def process_single_request(self, request_type: Any, model_id: str, request_data: dict[str, Any]) -> Any:
         if request_type == types.RequestType.OPTIM_STEP:
             self.backend.clip = request_data.get("grad_clip_norm", 0.0)
+        if request_type == types.RequestType.LOAD_WEIGHTS:
+            return self.load_weights(model_id, request_data)
         return super().process_single_request(request_type, model_id, request_data)
+
+    def load_weights(self, model_id: str, request_data: dict[str, Any]) -> Any:
+        """Load a checkpoint, or an uploaded adapter. SkyRL's own function always loads the optimizer's state too."""
+        request = types.LoadWeightsInput.model_validate(request_data)
+        path = checkpoint_path(
+            Path(self.config.checkpoints_base),
+            request.source_model_id,
+            request.checkpoint_id,
+            types.CheckpointType.TRAINING,
+        )
+        if not self.backend.has_model(model_id) or (request_data.get("optimizer", True) and path.is_dir()):
+            return self.process_load_weights(model_id, request)
+        model = self.backend.models[model_id]
+        with jax.set_mesh(self.backend.mesh):
+            if path.is_file():
+                load_trained_adapter(self.backend.model, path, model.adapter_index, model.lora_config)
+                return types.LoadWeightsOutput(type="load_weights")
+            before = optimizer_state(self.backend, model_id)
+            loaded = self.process_load_weights(model_id, request)
+            set_optimizer_state(self.backend, model_id, before)
+        return loaded
 
     def process_create_model(self, model_id: str, request_data: Any) -> Any:
         if not self.backend.has_room:

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import skyrl.tinker.api as upstream
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 from skyrl.tinker import types
-from skyrl.tinker.db_models import CheckpointDB, ModelDB
+from skyrl.tinker.db_models import CheckpointDB, CheckpointStatus, ModelDB, SessionDB
 from sqlmodel import select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from .recovery import checkpoint_path, ready_file, remove
+from .adapter_archive import adapter_settings
+from .recovery import atomic_path, checkpoint_path, ready_file, remove
 
+# The session of uploaded adapters, which no client has.
+ADAPTERS = "session_adapters"
 KINDS = {"weights": types.CheckpointType.TRAINING, "sampler_weights": types.CheckpointType.SAMPLER}
 
 routes = APIRouter(prefix="/api/v1")
@@ -45,6 +50,11 @@ class SaveWeightsRequest(upstream.SaveWeightsRequest):  # type: ignore[misc]
 
 class LoadWeightsRequest(upstream.LoadWeightsRequest):  # type: ignore[misc]
     seq_id: int | None = None
+    optimizer: bool = True
+
+
+class LoadWeightsInput(types.LoadWeightsInput):  # type: ignore[misc]
+    optimizer: bool
 
 
 @routes.get("/healthz")
@@ -105,8 +115,64 @@ async def save_weights_for_sampler(
 
 @routes.post("/load_weights")
 async def load_weights(body: LoadWeightsRequest, request: Request, database: Database) -> Any:
-    key = ("load_weights", body.model_id, body.seq_id)
-    return await request.app.state.request_cache.answer(key, lambda: upstream.load_weights(body, request, database))
+    path = types.TinkerPath.parse(body.path)
+    if path is None or path.kind != "weights":
+        raise HTTPException(400, f"{body.path} is not a training state; it must be like tinker://MODEL/weights/NAME")
+
+    async def submit() -> Any:
+        await upstream.get_model(database, body.model_id)
+        kind = types.CheckpointType.TRAINING
+        await upstream.validate_checkpoint(request, path.primary_id, path.secondary_id, kind, database)
+        number = await upstream.create_future(
+            session=database,
+            request_type=types.RequestType.LOAD_WEIGHTS,
+            model_id=body.model_id,
+            request_data=LoadWeightsInput(
+                source_model_id=path.primary_id, checkpoint_id=path.secondary_id, optimizer=body.optimizer
+            ),
+        )
+        await database.commit()
+        return upstream.FutureResponse(future_id=str(number), request_id=str(number))
+
+    return await request.app.state.request_cache.answer(("load_weights", body.model_id, body.seq_id), submit)
+
+
+@routes.post("/adapters")
+async def add_adapter(request: Request, database: Database) -> Any:
+    """Store an uploaded adapter archive as a training state without an optimizer, and return its path."""
+    config = request.app.state.engine_config
+    model_id, name, kind = f"adapter_{uuid4().hex[:8]}", "adapter", types.CheckpointType.TRAINING
+    try:
+        with atomic_path(checkpoint_path(Path(config.checkpoints_base), model_id, name, kind)) as temporary:
+            with temporary.open("wb") as file:
+                async for chunk in request.stream():
+                    file.write(chunk)
+            settings = adapter_settings(temporary)
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
+    lora = types.LoraConfig(rank=settings["r"], alpha=settings["lora_alpha"], seed=0)
+    await database.merge(SessionDB(session_id=ADAPTERS, sdk_version="", status="expired"))
+    database.add(
+        ModelDB(
+            model_id=model_id,
+            base_model=config.base_model,
+            lora_config=lora.model_dump(),
+            status="unloaded",
+            request_id=0,
+            session_id=ADAPTERS,
+        )
+    )
+    database.add(
+        CheckpointDB(
+            model_id=model_id,
+            checkpoint_id=name,
+            checkpoint_type=kind,
+            status=CheckpointStatus.COMPLETED,
+            completed_at=datetime.now(UTC),
+        )
+    )
+    await database.commit()
+    return {"path": f"tinker://{model_id}/weights/{name}"}
 
 
 @routes.post("/sessions/{session_id}/finish")

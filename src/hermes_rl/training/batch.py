@@ -31,7 +31,7 @@ class ExclusionReason(StrEnum):
     UNREADABLE = "groups/unreadable"
     GROUP_WITHHELD = "groups/withheld"
     ZERO_SIGNAL = "groups/zero_signal"
-    """All advantages are 0."""
+    """All advantages are 0, and there is no teacher."""
     OVERFLOW = "groups/overflow"
     """An advantage exceeds MAX_ADVANTAGE."""
     BEYOND_BATCH = "groups/beyond_batch_tokens"
@@ -214,7 +214,7 @@ def _group_examples(view: GroupView, number: int, settings: TrainerSettings, ver
     result.outcomes = list(_outcomes(view, number, sequences, result.excluded))
     advantages = _advantages(view, result, settings)
     largest = max((float(np.abs(values).max(initial=0.0)) for values in advantages.values()), default=0.0)
-    if largest == 0 or largest > MAX_ADVANTAGE:
+    if (largest == 0 and settings.teacher is None) or largest > MAX_ADVANTAGE:
         result.excluded[ExclusionReason.ZERO_SIGNAL if largest == 0 else ExclusionReason.OVERFLOW] += 1
         return result
     for outcome, turn_advantages in advantages.items():

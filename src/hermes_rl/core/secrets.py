@@ -9,7 +9,7 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import key_places, lookup_key
 
 HIDDEN = "**********"
-SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token")
+SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token", "teacher_token")
 """The settings that hold a secret."""
 
 

@@ -33,7 +33,7 @@ class ExclusionReason(StrEnum):
     UNREADABLE = "groups/unreadable"
     GROUP_WITHHELD = "groups/withheld"
     ZERO_SIGNAL = "groups/zero_signal"
-    """All advantages are 0."""
+    """All advantages are 0, and there is no teacher."""
     OVERFLOW = "groups/overflow"
     """An advantage exceeds MAX_ADVANTAGE."""
     BEYOND_BATCH = "groups/beyond_batch_tokens"
@@ -251,7 +251,7 @@ def _group_examples(view: GroupView, number: int, settings: TrainerSettings, ver
     largest = float(
         np.max([np.abs(values).max(initial=0.0) for _, columns in trained for values in columns], initial=0)
     )
-    if largest == 0 or not largest <= MAX_ADVANTAGE:
+    if (largest == 0 and settings.teacher is None) or not largest <= MAX_ADVANTAGE:
         result.excluded[ExclusionReason.ZERO_SIGNAL if largest == 0 else ExclusionReason.OVERFLOW] += 1
         return result
     for outcome, columns in trained:

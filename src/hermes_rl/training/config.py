@@ -142,6 +142,23 @@ class TrainerSettings(BaseModel):
     kl_reference: str | None = Field(
         default=None, description="tinker:// path of the reference; default: the base model."
     )
+    teacher: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Teacher to distil from: a tinker:// sampler path, a run on this engine, or the URL of a server "
+        "with prompt logprobs.",
+    )
+    teacher_token: str | None = Field(
+        default=None, repr=False, description="Token of a teacher with a URL: env:NAME or file:PATH."
+    )
+    teacher_coef: float = Field(
+        default=1.0, gt=0, description="Coefficient of the teacher's advantage: its logprob minus that of sampling."
+    )
+    reward_coef: float = Field(
+        default=1.0,
+        ge=0,
+        description="Coefficient of the scores' advantage beside a teacher; 0 for a teacher alone.",
+    )
 
     # The optimizer
     learning_rate: float = Field(default=4e-5, gt=0, description="Adam's learning rate.")
@@ -192,7 +209,7 @@ class TrainerSettings(BaseModel):
         default_factory=list, description="Metric sinks besides the local file: wandb, trackio, or module:Class."
     )
 
-    @field_serializer("api_key", "rollout_server_token", "inference_token", when_used="json")
+    @field_serializer("api_key", "rollout_server_token", "inference_token", "teacher_token", when_used="json")
     def _hide_literals(self, value: str | None) -> str | None:
         return HIDDEN if value and is_literal(value) else value
 
@@ -227,6 +244,14 @@ class TrainerSettings(BaseModel):
             raise ValueError("ratio_level=sequence needs ratios: not with max_probability_change or loss=reinforce")
         if self.loss_constant is not None and self.loss_aggregation != LossAggregation.CONSTANT:
             raise ValueError("loss_constant needs loss_aggregation=constant")
+        return self
+
+    @model_validator(mode="after")
+    def _check_teacher(self) -> "TrainerSettings":
+        if self.teacher is None and (self.teacher_coef, self.reward_coef) != (1, 1):
+            raise ValueError("teacher_coef and reward_coef need a teacher")
+        if self.teacher_token is not None and not (self.teacher or "").startswith(("http://", "https://")):
+            raise ValueError("teacher_token needs a teacher with a URL")
         return self
 
     @property

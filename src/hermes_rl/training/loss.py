@@ -1,4 +1,4 @@
-"""The KL penalty, which is added to the advantages before the loss.
+"""What is added to the advantages before the loss: the KL penalty, and the advantage of a teacher.
 
 Always true: only sampled tokens count; input examples are never modified.
 """
@@ -38,4 +38,25 @@ def add_kl_penalty(
             ).astype(np.float32),
         )
         for example, log_ratio in zip(examples, log_ratios, strict=True)
+    ]
+
+
+def add_teacher_advantage(
+    examples: Sequence[Example], teacher: Sequence[NDArray[np.float32]], coefficient: float, reward_coefficient: float
+) -> list[Example]:
+    """Scale the advantages by `reward_coefficient`, and add the teacher's: its logprob minus that of sampling.
+
+    The expectation of the added gradient is that of minus the reverse KL to the teacher. Nothing is subtracted from it,
+    because the log ratio is itself what is to become 0.
+    """
+    return [
+        replace(
+            example,
+            advantages=np.where(
+                sampled_mask(example),
+                reward_coefficient * example.advantages.astype(np.float64) + coefficient * (other - example.logprobs),
+                0.0,
+            ).astype(np.float32),
+        )
+        for example, other in zip(examples, teacher, strict=True)
     ]

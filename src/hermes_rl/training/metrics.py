@@ -46,12 +46,13 @@ def step_metrics(
     losses: Sequence[float],
     learning_rate: float,
     reference: Sequence[NDArray[np.float32]] | None = None,
+    teacher: Sequence[NDArray[np.float32]] | None = None,
 ) -> dict[str, float]:
     """Metrics of a completed step.
 
-    `sequences` have the logprobs just before the step, `losses` is the loss of each substep, and `reference` has the
-    logprobs behind the KL penalty, in the order of the sequences. KL is estimated under the sampling policy in two
-    ways: k1 is unbiased and noisy, k3 is unbiased and never negative.
+    `sequences` have the logprobs just before the step, and `losses` is the loss of each substep. `reference` and
+    `teacher` have the logprobs behind the KL penalty and of the teacher, in the order of the sequences. KL is estimated
+    under the sampling policy in two ways: k1 is unbiased and noisy, k3 is unbiased and never negative.
     """
     sampling = _at_sampled_tokens(sequences, [each.sampling_logprobs for each in sequences])
     training = _at_sampled_tokens(sequences, [each.logprobs for each in sequences])
@@ -70,8 +71,9 @@ def step_metrics(
             **_kl_estimates("kl/sample_train", sampling, training),
             **objective.ratio_shares(sequences),
         }
-        if reference is not None:
-            metrics |= _kl_estimates("kl/reference", sampling, _at_sampled_tokens(sequences, reference))
+        for name, other in (("kl/reference", reference), ("kl/teacher", teacher)):
+            if other is not None:
+                metrics |= _kl_estimates(name, sampling, _at_sampled_tokens(sequences, other))
         return _finite(metrics)
 
 

@@ -32,6 +32,7 @@ from hermes_rl.training.initial_weights import find_initial_weights, state_at_en
 from hermes_rl.training.request_batching import Window
 from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.step import GRPOStep
+from hermes_rl.training.teacher import check_teacher
 from hermes_rl.training.trainer import COMPLETE, Trainer, TrainingProgress
 from hermes_rl.training.utilization import BusyTimer
 from hermes_rl.training.vllm_fleet.fleet import VllmFleet
@@ -57,6 +58,7 @@ async def run_training(
 ) -> dict[str, Any]:
     """Train to the last step or the stop signal, and return a summary. `stay` keeps inference up until the signal."""
     tokenizer = load_tokenizer(settings.tokenizer_name or settings.base_model)
+    await check_teacher(settings, tokenizer)
     context = model_number(settings.base_model, "max_position_embeddings") or CONTEXT
     busy, last = BusyTimer(), 0
 

@@ -1,4 +1,4 @@
-"""One GRPO step: build examples from a batch, add the KL penalty, scale by the loss aggregation, step the engine.
+"""One GRPO step: build examples, add teacher and KL penalty, scale by the loss aggregation, step the engine.
 
 Always true: a batch without examples leaves the weights unchanged and never reaches the engine. A step with a
 non-finite metric or logprob fails, because its weights may be non-finite too.
@@ -7,6 +7,7 @@ non-finite metric or logprob fails, because its weights may be non-finite too.
 import asyncio
 import math
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,10 @@ from hermes_rl.training.aggregation import sequence_factors
 from hermes_rl.training.batch import Origin, training_batch
 from hermes_rl.training.config import Schedule, TrainerSettings
 from hermes_rl.training.engines.protocol import Adam, EngineError, Example, StepResult, TrainingEngine
-from hermes_rl.training.loss import add_kl_penalty, sampled_mask
+from hermes_rl.training.loss import add_kl_penalty, add_teacher_advantage, sampled_mask
 from hermes_rl.training.metrics import batch_metrics, step_metrics
 from hermes_rl.training.objectives import PLAIN_LOSS, TrainedSequence, get_objective, trained_sequence
-from hermes_rl.training.policy import WeightsSampler
+from hermes_rl.training.teacher import TokenScorer, WeightsAtEngine, find_teacher
 from hermes_rl.training.trainer import StepOutcome
 
 
@@ -51,6 +52,7 @@ class GRPOStep:
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
         self._objective = get_objective(settings)
+        self._teacher = find_teacher(settings)
 
     async def run(self, engine: TrainingEngine, groups: Sequence[bytes], *, step: int, version: int) -> StepOutcome:
         settings = self._settings
@@ -60,9 +62,13 @@ class GRPOStep:
         if not batch.examples:
             return StepOutcome(metrics, changed=False)
         examples: Sequence[Example] = batch.examples
-        reference = None
+        teacher = reference = None
+        if self._teacher is not None:
+            teacher = await _reference_logprobs("the teacher's", self._teacher.open(engine), examples)
+            examples = add_teacher_advantage(examples, teacher, settings.teacher_coef, settings.reward_coef)
         if settings.kl_coef:
-            reference = await _reference_logprobs(await engine.sampler(settings.kl_reference), examples)
+            weights = WeightsAtEngine(settings.kl_reference)
+            reference = await _reference_logprobs("reference", weights.open(engine), examples)
             examples = add_kl_penalty(examples, reference, settings.kl_coef)
         rate = learning_rate(settings, step)
         trained: list[TrainedSequence] = []
@@ -74,7 +80,7 @@ class GRPOStep:
             trained += sequences
             losses.append(loss)
             engine_metrics |= result.metrics
-        metrics |= step_metrics(trained, self._objective, losses, rate, reference)
+        metrics |= step_metrics(trained, self._objective, losses, rate, reference, teacher)
         metrics |= {f"engine/{name}": value for name, value in engine_metrics.items()}
         return StepOutcome(metrics, changed=True)
 
@@ -139,19 +145,26 @@ def _sequences(
     ]
 
 
-async def _reference_logprobs(sampler: WeightsSampler, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-    """Logprobs of the targets under the reference weights, one array per example."""
+async def _reference_logprobs(
+    whose: str, opened: AbstractAsyncContextManager[TokenScorer], examples: Sequence[Example]
+) -> list[NDArray[np.float32]]:
+    """Logprobs of the targets under other weights, one array per example."""
     slots = asyncio.Semaphore(MAX_REFERENCE_REQUESTS)
 
-    async def score(example: Example) -> NDArray[np.float32]:
+    async def score(scorer: TokenScorer, example: Example) -> NDArray[np.float32]:
         ids = [*example.tokens.tolist(), int(example.targets[-1])]
         async with slots:
-            return np.array((await sampler.logprobs(ids))[1:], np.float32)
+            return np.array((await scorer.logprobs(ids))[1:], np.float32)
 
     try:
-        return list(await asyncio.gather(*map(score, examples)))
+        async with opened as scorer:
+            rows = await asyncio.gather(*(score(scorer, example) for example in examples))
     except EndpointError as error:
-        raise EngineError(f"cannot compute reference logprobs: {error}") from error
+        raise EngineError(f"cannot compute {whose} logprobs: {error}") from error
+    for example, row in zip(examples, rows, strict=True):
+        if row.shape != example.targets.shape or not np.isfinite(row[sampled_mask(example)]).all():
+            raise EngineError(f"{whose} logprobs are incomplete or non-finite")
+    return rows
 
 
 def raise_if_non_finite(result: StepResult) -> None:

@@ -95,7 +95,7 @@ async def distilled(url: str, model: str, run: str) -> dict[str, Any]:
         for number in range(STEPS):
             student = await engine.sampler(await engine.save_sampler(f"student-{number}"))
             groups = [encode(group) for group in await rollouts(student, number, model)]
-            metrics.append(await step.run(engine, groups, step=number, version=number))
+            metrics.append((await step.run(engine, groups, step=number, version=number)).metrics)
         return {"logprobs": logprobs, "metrics": metrics}
     finally:
         await engine.close()

@@ -1,4 +1,4 @@
-"""A tiny model learns from chosen rollouts, and another learns from it."""
+"""A tiny model learns from chosen rollouts on the real engine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.engines.skyrl.sft_data import GOOD, write_groups
 from tests.support.skyrl_engine import SkyrlEngine
 
 ROOT = Path(__file__).parents[3]
-RUN, STEPS, DISTILLED = "taught", 20, 30
+RUN, STEPS = "taught", 20
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 
@@ -59,23 +59,6 @@ def taught(learning_engine: SkyrlEngine, tmp_path_factory: pytest.TempPathFactor
     return Taught(home, command, Taught(home, command, {}).again())
 
 
-@pytest.fixture(scope="module")
-def told(learning_engine: SkyrlEngine, taught: Taught) -> dict[str, Any]:
-    """What the weights of the run say, and what a student made of them."""
-    process = [sys.executable, "-m", "tests.engines.skyrl.distil_steps", learning_engine.url, learning_engine.model]
-    done = subprocess.run(
-        [*process, RUN, str(DISTILLED)],
-        env=variables(taught.home),
-        stdout=subprocess.PIPE,
-        check=True,
-        cwd=ROOT,
-        timeout=1200,
-    )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    print(json.dumps({name: answer[name] for name in ("logprobs", "kl")}))
-    return answer
-
-
 def test_the_loss_falls_on_a_fixed_set(taught: Taught) -> None:
     losses = [line["train/loss"] for line in read_metrics(taught.folder / "metrics.jsonl")]
     print(" ".join(f"{loss:.3f}" for loss in losses))
@@ -89,24 +72,7 @@ def test_the_loss_of_a_step_is_the_mean_over_sampled_tokens(taught: Taught) -> N
     assert first["train/loss"] == pytest.approx(-first["logprobs/mean_training"])
 
 
-def test_the_chosen_answers_become_likely_and_the_others_do_not(told: dict[str, Any]) -> None:
-    before, after = told["logprobs"]["base"], told["logprobs"]["teacher"]
-    assert after["good"] > before["good"] + 3
-    assert after["bad"] < before["bad"] + 1
-
-
-def test_the_first_loss_is_what_the_sampler_says_of_the_base_model(taught: Taught, told: dict[str, Any]) -> None:
-    first = read_metrics(taught.folder / "metrics.jsonl")[0]
-    assert first["logprobs/mean_training"] == pytest.approx(told["logprobs"]["base"]["good"], abs=1e-3)
-
-
-def test_a_student_comes_to_its_teacher(told: dict[str, Any]) -> None:
-    first, last = told["kl"][0], min(told["kl"][-3:])
-    assert first > 0
-    assert last < first / 5
-
-
-def test_a_complete_run_goes_on_with_more_epochs(taught: Taught, told: dict[str, Any]) -> None:
+def test_a_complete_run_goes_on_with_more_epochs(taught: Taught) -> None:
     assert taught.again()["step"] == STEPS
     assert taught.again("--epochs", str(STEPS + 2))["step"] == STEPS + 2
 

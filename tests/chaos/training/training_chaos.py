@@ -149,6 +149,8 @@ def breaches(run: TrainingProcesses) -> list[str]:
     trained = [batch for checkpoint in lineage.checkpoints for batch in checkpoint.batches]
     steps = [checkpoint.step for checkpoint in lineage.checkpoints if not checkpoint.final]
     versions = [checkpoint.version for checkpoint in lineage.checkpoints if not checkpoint.final]
+    # A batch with nothing to train on leaves the weights and their version.
+    weights = {(checkpoint.version, checkpoint.state) for checkpoint in lineage.checkpoints if not checkpoint.final}
     with sqlite3.connect(run.folder / "trajectories.db") as books:
         acknowledged = [number for (number,) in books.execute("SELECT id FROM batches WHERE state = 'acknowledged'")]
         given_back = [number for (number,) in books.execute("SELECT id FROM batches WHERE state <> 'acknowledged'")]
@@ -168,7 +170,7 @@ def breaches(run: TrainingProcesses) -> list[str]:
         "a batch was skipped": bool(given_back),
         "a group was learned from twice": bool(doubled),
         "the steps have a gap": steps != list(range(total + 1)),
-        "a version was used twice": len(versions) != len(set(versions)) or versions != sorted(versions),
+        "a version names two sets of weights": len(weights) != len(set(versions)) or versions != sorted(versions),
         "a version was never told to the API": bool(set(versions) - said - {0}),
         "the run is not complete": run.told()["state"] != "complete",
     }

@@ -5,4 +5,5 @@ from typing import Any
 
 
 def answer_text(answer: Any) -> str:
-    return json.dumps(answer, indent=2, ensure_ascii=False)
+    # One space: deeper indentation would cost an agent a tenth more tokens.
+    return json.dumps(answer, indent=1, ensure_ascii=False)

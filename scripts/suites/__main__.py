@@ -133,13 +133,14 @@ def job(suite: Suite) -> Job:
 def ci(suites: dict[str, Suite]) -> int:
     before = digests(suites)
     plan = planned(before, caches_empty=False)
-    # The gate first: its tests often wait, so one or two engines can run meanwhile. Then the longest suite first.
+    # The longest suite starts with the gate, so that it does not run alone at the end; the others follow, by length.
     record = records.load(ROOT / RECORD)
     names = sorted(plan.to_run, key=lambda name: -record.long[name].minutes if name in record.long else -1e9)
     packaging = Job("packaging", command=(sys.executable, "scripts/packaging_check.py"))
     # Counting lines costs a tenth of the time, which a run with many changed suites does not have.
     counted = coverage.CHEAP and len(plan.changed) < 5
-    status, results = run([*gate_jobs(), packaging, *(job(suites[name]) for name in names)], counted=counted)
+    long = [job(suites[name]) for name in names]
+    status, results = run([*long[:1], *gate_jobs(), packaging, *long[1:]], counted=counted)
     passed = [result for result in results if result.name in names and result.status == 0 and not result.second_try]
     CACHE.mkdir(parents=True, exist_ok=True)
     records.save(with_passes(records.load(SEEN), passed, before, in_ci=True), SEEN)

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""A small model learns to use a terminal, on a laptop: engine, API, trainer and environment, from nothing to a curve.
+"""Train a small model to use a terminal, on a laptop: engine, API, trainer and environment.
 
 examples/learn_terminal_words.py --model FOLDER               one kind of task, ten steps
 examples/learn_terminal_words.py --model FOLDER --families echo,mkdir,touch,rm,cp,mv,cat --steps 150
 examples/learn_terminal_words.py --model FOLDER --vllm http://127.0.0.1:8000     vLLM samples, the engine trains
 examples/learn_terminal_words.py --model FOLDER --agent examples/agent_openai.py     that program is the agent
 
-The model is asked 200 times for words it never trains on, before and after, along the same path and with the same
-seeds. Whatever it is stopped by, the same command goes on where it stopped. All it makes is below --out.
+The model is evaluated on held-out words before and after training, with the same seeds: sampled (temperature 1, 200
+rollouts) and greedy (temperature 0, one rollout per item). If it is stopped, the same command resumes. Everything is
+written below --out.
 """
 
 import argparse
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -26,61 +28,63 @@ RUN = "terminal-words"
 PATIENCE = 900.0
 
 
-def main(told: argparse.Namespace) -> int:
-    out: Path = told.out.resolve()
+def main(chosen: argparse.Namespace) -> int:
+    out: Path = chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     os.environ["HERMES_HOME"] = str(out / "home")
     ports = kept(out / "ports.json", lambda: [free_port(), free_port()])
     api, inference = (f"http://127.0.0.1:{port}" for port in ports)
-    families = ["--env.families", told.families] if told.families else []
+    families = ["--env.families", chosen.families] if chosen.families else []
     endpoint = [
         "--openai.base_url",
         f"{inference}/v1",
         "--openai.server_type",
         "vllm",
         "--openai.model_name",
-        told.model,
+        chosen.model,
     ]
-    environment = [*families, *agent(told.agent), "--env.tokenizer_name", told.model, "--env.use_wandb", "false"]
-    environment += endpoint
-    engine = json.loads(run("engine", "start", "--detach", "--json", "--model", told.model, *told.engine.split()))
+    environment = [chosen.environment, *families, *agent(chosen.agent), *shlex.split(chosen.env_options)]
+    environment += ["--env.tokenizer_name", chosen.model, "--env.use_wandb", "false", *endpoint]
+    engine = json.loads(run("engine", "start", "--detach", "--json", "--model", chosen.model, *chosen.engine.split()))
     processes = [start(out / "api.log", "api", "--port", str(ports[0]), "--database", str(out / "trajectories.db"))]
     try:
         options = {
             "base_url": engine["url"],
-            "base_model": told.model,
+            "base_model": chosen.model,
             "lora_rank": 16,
             "rollout_server_url": api,
             "port": ports[1],
-            "batch_size": told.batch,
-            "total_steps": told.steps,
+            "batch_size": chosen.batch,
+            "total_steps": chosen.steps,
             "max_staleness": 1,
-            "learning_rate": told.learning_rate,
+            "learning_rate": chosen.learning_rate,
         }
-        if told.vllm:
-            options |= {"vllm_servers": told.vllm}
+        if chosen.vllm:
+            options |= {"vllm_servers": chosen.vllm}
         flags = [text for name, value in options.items() for text in (f"--tinker.{name}", str(value))]
+        flags += shlex.split(chosen.trainer_options)
         processes.append(start(out / "trainer.log", "trainer", "--run", RUN, "--stay", *flags))
-        before = evaluated(out / "before", inference, environment, told.samples)
-        # Groups in which all rollouts are right teach nothing, and repeating them would delay the last steps.
+        before = evaluations(out / "before", inference, environment, chosen.samples)
+        # Groups in which all rollouts pass have no gradient, and repeating them would delay the last steps.
         also = ["--env.rollout_server_url", api, "--env.ensure_scores_are_not_same", "false"]
-        also += ["--env.total_steps", str(told.steps)]
-        serving = start(out / "serve.log", "serve", "terminal_words", *environment, *also)
+        also += ["--env.total_steps", str(chosen.steps)]
+        serving = start(out / "serve.log", "serve", *environment, *also)
         processes.append(serving)
-        await_complete(out, told.steps, processes)
+        await_complete(out, chosen.steps, processes)
         end(serving)
-        after = evaluated(out / "after", inference, environment, told.samples)
+        after = evaluations(out / "after", inference, environment, chosen.samples)
     finally:
         for process in reversed(processes):
             end(process)
         run("engine", "stop")
-    print(f"held-out words, {told.samples} samples: {shown(before)} before, {shown(after)} after {told.steps} steps")
-    print(f"the curve: {out / 'home/rl/runs' / RUN / 'metrics.jsonl'}")
+    for decoding in before:
+        print(f"{decoding}: {shown(before[decoding])} before, {shown(after[decoding])} after {chosen.steps} steps")
+    print(f"metrics of each step: {out / 'home/rl/runs' / RUN / 'metrics.jsonl'}")
     return 0
 
 
 def agent(program: Path | None) -> list[str]:
-    """What makes a program on the official SDKs the agent, in place of our loop; it is installed when it is not."""
+    """Options that make a program on the official SDKs the agent, instead of our loop. Installs the SDKs if needed."""
     if program is None:
         return []
     run("agent", "install", "sdk")
@@ -89,7 +93,7 @@ def agent(program: Path | None) -> list[str]:
 
 
 def run(*arguments: str) -> str:
-    """What a command prints to its end."""
+    """The output of a finished command."""
     command = [sys.executable, "-m", "hermes_rl", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -106,15 +110,23 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait(120)
 
 
-def evaluated(folder: Path, inference: str, environment: list[str], samples: int) -> dict[str, Any]:
-    """The evaluation kept in the folder, made when there is none."""
+def evaluations(folder: Path, inference: str, environment: list[str], samples: int) -> dict[str, dict[str, Any]]:
+    """By decoding. Sampled rollouts improve when the model gets surer of what it could do; greedy ones do not."""
+    size = str(samples // 2)
+    return {
+        "sampled": evaluated(folder / "sampled", inference, environment, size, "2"),
+        "greedy": evaluated(folder / "greedy", inference, environment, size, "1"),
+    }
+
+
+def evaluated(folder: Path, inference: str, environment: list[str], size: str, samples: str) -> dict[str, Any]:
+    """The evaluation in the folder; run if it is not there yet."""
     done = folder / "result.json"
     if not done.exists():
         await_ready(inference)
-        size = str(samples // 2)
-        where = ["--env.data_dir_to_save_evals", str(folder), "--env.eval_size", size, "--env.eval_samples", "2"]
-        said = run("evaluate", "terminal_words", *environment, *where, "--json")
-        done.write_text(said)
+        where = ["--env.data_dir_to_save_evals", str(folder), "--env.eval_size", size, "--env.eval_samples", samples]
+        output = run("evaluate", *environment, *where, "--json")
+        done.write_text(output)
     result: dict[str, Any] = json.loads(done.read_text())
     return result
 
@@ -132,17 +144,17 @@ def await_ready(inference: str) -> None:
 
 
 def await_complete(out: Path, steps: int, processes: list[subprocess.Popen[bytes]]) -> None:
-    told = out / "home" / "rl" / "runs" / RUN / "run.json"
-    shown = -1
+    state_file = out / "home" / "rl" / "runs" / RUN / "run.json"
+    printed = -1
     while True:
-        said = json.loads(told.read_text())
-        if said.get("step", 0) != shown:
-            shown = said.get("step", 0)
-            print(f"step {shown} of {steps}", flush=True)
-        if said["state"] == "complete":
+        state = json.loads(state_file.read_text())
+        if state.get("step", 0) != printed:
+            printed = state.get("step", 0)
+            print(f"step {printed} of {steps}", flush=True)
+        if state["state"] == "complete":
             return
         if any(process.poll() not in (None, 0) for process in processes):
-            sys.exit(f"a part ended; its log is in {out}: the same command goes on where it stopped")
+            sys.exit(f"a process ended early; see its log in {out}, then run the same command to resume")
         time.sleep(2)
 
 
@@ -160,7 +172,7 @@ def free_port() -> int:
 
 
 def kept(path: Path, make: Any) -> Any:
-    """What the file holds, made once."""
+    """The content of the file, created once."""
     if not path.exists():
         path.write_text(json.dumps(make()))
     return json.loads(path.read_text())
@@ -171,15 +183,20 @@ if __name__ == "__main__":
     parser.add_argument(
         "--model", required=True, help="folder of the model, in float32 (scripts/hf_model.py makes one)"
     )
-    parser.add_argument("--families", default="", help="kinds of tasks, by commas; the environment's own when left out")
-    parser.add_argument("--steps", type=int, default=10, help="%(default)s")
-    parser.add_argument("--batch", type=int, default=16, help="rollouts of a step, %(default)s")
-    parser.add_argument("--learning-rate", type=float, default=4e-4, help="%(default)s")
-    parser.add_argument("--samples", type=int, default=200, help="of each evaluation, %(default)s")
+    parser.add_argument("--families", default="", help="kinds of tasks, comma-separated (default: the environment's)")
+    parser.add_argument("--environment", default="terminal_words", help="name or file (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="training steps (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=16, help="rollouts per step (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=4e-4, help="default: %(default)s")
+    parser.add_argument(
+        "--samples", type=int, default=200, help="rollouts of a sampled evaluation (default: %(default)s)"
+    )
     parser.add_argument("--engine", default="--rank 16 --samples 8 --micro-batch 8", help="options of the engine")
-    parser.add_argument("--vllm", default="", help="addresses of vLLM servers that sample, by commas")
-    parser.add_argument("--agent", type=Path, help="a program that is the agent, through the gateway; ours if left out")
+    parser.add_argument("--trainer-options", default="", help="more options of the trainer, as one string")
+    parser.add_argument("--env-options", default="", help="more options of the environment, as one string")
+    parser.add_argument("--vllm", default="", help="addresses of vLLM servers that sample, comma-separated")
+    parser.add_argument("--agent", type=Path, help="a program to use as the agent, through the gateway")
     parser.add_argument("--out", type=Path, default=Path("learned"), help="%(default)s")
-    # So that no process is left behind, however it ends.
+    # Raises, so that `finally` ends every process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(parser.parse_args()))

@@ -1,8 +1,6 @@
 """`hermes-rl trainer`: train a policy on batches from a trajectory API, and serve inference from its newest weights."""
 
-import asyncio
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hermes_rl.cli.trainer_sft import sft
+from hermes_rl.cli.training_command import run_and_report
 from hermes_rl.console.config_options import (
     PART,
     config_option,
@@ -22,12 +21,9 @@ from hermes_rl.console.config_options import (
     trace_option,
     warn_about_literal_secrets,
 )
-from hermes_rl.console.live_display import console, live_panel, warn
+from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.panel import Panel
-from hermes_rl.console.run_command import run_async
-from hermes_rl.core import fast_json
 from hermes_rl.core.shutdown import StopSignal
-from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
 COMMAND_LINE = ParameterSource.COMMANDLINE
@@ -68,16 +64,7 @@ def _run(
         with stop.on_signals(), _shown(run_name, settings.total_steps) as watcher:
             return await run_training(settings, RunFolder.named(run_name), stop, watcher, stay=stay)
 
-    try:
-        about = {"run": run_name, "model": settings.base_model}
-        with traced(Tracing.from_option(trace), "trainer", about, report=warn):
-            result = run_async(train())
-    except asyncio.CancelledError:
-        raise click.Abort from None
-    if as_json:
-        sys.stdout.write(fast_json.dumps(result).decode() + "\n")
-    else:
-        click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
+    run_and_report(train(), run=run_name, model=settings.base_model, trace=trace, as_json=as_json)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`hermes-rl trainer sft FILE…`: supervised fine-tuning on recorded rollouts, as a warm start for RL."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_rl.cli.progress import progress
+from hermes_rl.cli.training_command import run_and_report
 from hermes_rl.console.config_options import (
     PART,
     config_option,
@@ -18,11 +18,8 @@ from hermes_rl.console.config_options import (
     trace_option,
     warn_about_literal_secrets,
 )
-from hermes_rl.console.live_display import console, warn
-from hermes_rl.console.run_command import run_async
-from hermes_rl.core import fast_json
+from hermes_rl.console.live_display import console
 from hermes_rl.core.shutdown import StopSignal
-from hermes_rl.tracing.setup import Tracing, traced
 from hermes_rl.training.config import TrainerSettings
 
 if TYPE_CHECKING:
@@ -31,9 +28,10 @@ if TYPE_CHECKING:
 STOP_SECONDS = 600.0
 # The settings of the section that have an effect; a file may have others, for the RL run that follows.
 FIELDS = frozenset(
-    "base_url api_key base_model tokenizer_name lora_rank seed batch_size max_token_trainer_length loss_aggregation "
-    "loss_constant learning_rate lr_schedule warmup_steps adam_beta1 adam_beta2 adam_eps weight_decay grad_clip_norm "
-    "checkpoint_every keep_checkpoints step_retries engine_patience use_wandb wandb_name metric_sinks".split()
+    "base_url api_key base_model tokenizer_name lora_rank seed init_from batch_size max_token_trainer_length "
+    "loss_aggregation loss_constant learning_rate lr_schedule warmup_steps adam_beta1 adam_beta2 adam_eps "
+    "weight_decay grad_clip_norm checkpoint_every keep_checkpoints step_retries engine_patience use_wandb "
+    "wandb_name metric_sinks".split()
 )
 
 
@@ -86,16 +84,7 @@ def _run(
                 lambda step, metrics: shown.show(step, f"loss {metrics['train/loss']:.4g}"),
             )
 
-    try:
-        about = {"run": run_name, "model": settings.base_model}
-        with traced(Tracing.from_option(trace), "trainer", about, report=warn):
-            result = run_async(train())
-    except asyncio.CancelledError:
-        raise click.Abort from None
-    if as_json:
-        click.echo(fast_json.dumps(result))
-    else:
-        click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
+    run_and_report(train(), run=run_name, model=settings.base_model, trace=trace, as_json=as_json)
 
 
 def _read(files: Sequence[Path], choice: Any, max_tokens: int) -> "SftData":

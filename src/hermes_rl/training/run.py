@@ -5,7 +5,7 @@ ended, also when it failed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,22 +59,7 @@ async def run_training(
     """Train to the last step or the stop signal, and return a summary. `stay` keeps inference up until the signal."""
     tokenizer = load_tokenizer(settings.tokenizer_name or settings.base_model)
     await check_teacher(settings, tokenizer)
-    context = model_number(settings.base_model, "max_position_embeddings") or CONTEXT
     busy, last = BusyTimer(), 0
-
-    async def open_engine(state: str | None) -> TrainingEngine:
-        start = find_initial_weights(settings) if state is None else None
-
-        def decode(ids: Sequence[int]) -> str:
-            return decode_ids(tokenizer, ids)
-
-        async with state_at_engine(start, settings, busy) as initial:
-            engine = await TinkerEngine.open(
-                settings, state, busy=busy, decode=decode, context=context, initial=initial
-            )
-        if start is not None:
-            folder.update_state(started_from=start.record())
-        return engine
 
     def report_step(step: int, metrics: dict[str, float]) -> None:
         nonlocal last
@@ -105,7 +90,7 @@ async def run_training(
             settings,
             lineage,
             TrainerClient(connection, folder.name),
-            open_engine,
+            policy_opener(settings, folder, tokenizer, busy),
             GRPOStep(settings),
             weight_sync,
             report_step,
@@ -117,7 +102,7 @@ async def run_training(
         server = inference_server(
             weight_sync.policy,
             ChatFormats(tokenizer, FormatSettings(parser=settings.tool_call_parser)),
-            _inference_settings(settings, context),
+            _inference_settings(settings),
             host=settings.host,
             port=settings.port,
         )
@@ -125,6 +110,28 @@ async def run_training(
         folder.update_state(inference_url=url)
         callbacks.on_listening(url)
         return await train_to_end(trainer, stop, folder, lineage)
+
+
+def policy_opener(
+    settings: TrainerSettings, folder: RunFolder, tokenizer: Any, busy: BusyTimer
+) -> Callable[[str | None], Coroutine[Any, Any, TrainingEngine]]:
+    """Opens the policy of a checkpoint's state. For None it opens a new one, from `init_from` if that is set."""
+    context = context_tokens(settings.base_model)
+
+    def decode(ids: Sequence[int]) -> str:
+        return decode_ids(tokenizer, ids)
+
+    async def open_engine(state: str | None) -> TrainingEngine:
+        start = find_initial_weights(settings) if state is None else None
+        async with state_at_engine(start, settings, busy) as initial:
+            engine = await TinkerEngine.open(
+                settings, state, busy=busy, decode=decode, context=context, initial=initial
+            )
+        if start is not None:
+            folder.update_state(started_from=start.record())
+        return engine
+
+    return open_engine
 
 
 async def _open_weight_sync(
@@ -190,6 +197,10 @@ def throughput_metrics(metrics: dict[str, float], busy: BusyTimer) -> dict[str, 
     }
 
 
+def context_tokens(base_model: str) -> int:
+    return model_number(base_model, "max_position_embeddings") or CONTEXT
+
+
 def model_number(base_model: str, field: str) -> int | None:
     """A number from the model's config.json; None if the model is not a local folder."""
     try:
@@ -198,11 +209,11 @@ def model_number(base_model: str, field: str) -> int | None:
         return None
 
 
-def _inference_settings(settings: TrainerSettings, context: int) -> InferenceSettings:
+def _inference_settings(settings: TrainerSettings) -> InferenceSettings:
     token = settings.inference_token
     return InferenceSettings(
         model=settings.base_model,
-        context_tokens=context,
+        context_tokens=context_tokens(settings.base_model),
         vocabulary=model_number(settings.base_model, "vocab_size"),
         token=None if token is None else resolve_key(token, "--tinker.inference_token"),
         window=WINDOW,

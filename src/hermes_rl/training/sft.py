@@ -16,14 +16,14 @@ from hermes_rl.console.config_options import merge_fields
 from hermes_rl.console.live_display import warn
 from hermes_rl.core.backoff import backoff_seconds
 from hermes_rl.core.shutdown import Stopped, StopSignal
-from hermes_rl.inference.tokens.tokenizer import decode_ids, load_tokenizer
+from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from hermes_rl.training.aggregation import sequence_factors
 from hermes_rl.training.checkpoints import Checkpoint, Lineage
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import CROSS_ENTROPY, EngineCheckpoint, EngineError, TrainingEngine
-from hermes_rl.training.engines.tinker import TinkerEngine
+from hermes_rl.training.initial_weights import find_initial_weights
 from hermes_rl.training.loss import sampled_mask
-from hermes_rl.training.run import CONTEXT, model_number, open_run_sinks, train_to_end
+from hermes_rl.training.run import model_number, open_run_sinks, policy_opener, train_to_end
 from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.sft_data import SftData, SftPlan, check_tokens
 from hermes_rl.training.step import adam_parameters, learning_rate, raise_if_non_finite, scaled
@@ -52,13 +52,7 @@ async def run_sft(
     vocabulary = max(len(tokenizer), model_number(settings.base_model, "vocab_size") or 0)
     for warning in check_tokens(data, tokenizer, settings.base_model, vocabulary):
         warn(warning)
-    context = model_number(settings.base_model, "max_position_embeddings") or CONTEXT
     last = 0
-
-    async def open_engine(state: str | None) -> TrainingEngine:
-        return await TinkerEngine.open(
-            settings, state, busy=BusyTimer(), decode=lambda ids: decode_ids(tokenizer, ids), context=context
-        )
 
     def report_step(step: int, metrics: dict[str, float]) -> None:
         nonlocal last
@@ -73,8 +67,12 @@ async def run_sft(
         batches = f"{data.digest()}/{plan.batch_size}/{plan.seed}"
         lineage = stack.enter_context(folder.acquire(settings, sft=batches))
         folder.update_state(environments=sorted(data.environments))
+        if lineage.last is None:
+            # Before anything is started.
+            find_initial_weights(settings)
         last = lineage.last.step if lineage.last else 0
         sinks = await stack.enter_async_context(open_run_sinks(settings, folder, last))
+        open_engine = policy_opener(settings, folder, tokenizer, BusyTimer())
         trainer = SftTrainer(settings, lineage, open_engine, data, plan, report_step)
         result = await train_to_end(trainer, stop, folder, lineage)
     return {**result, "rollouts": len(data.rollouts), "groups": data.groups, "skipped": dict(data.skipped)}

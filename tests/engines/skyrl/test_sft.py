@@ -77,6 +77,14 @@ def test_a_complete_run_goes_on_with_more_epochs(taught: Taught) -> None:
     assert taught.again("--epochs", str(STEPS + 2))["step"] == STEPS + 2
 
 
+def test_another_run_starts_from_its_weights(taught: Taught) -> None:
+    losses = [line["train/loss"] for line in read_metrics(taught.folder / "metrics.jsonl")]
+    command = [word if word != RUN else "further" for word in taught.command]
+    Taught(taught.home, command, {}).again("--tinker.init_from", RUN, "--epochs", "1")
+    [first] = read_metrics(taught.folder.with_name("further") / "metrics.jsonl")
+    assert first["train/loss"] < losses[0] / 5
+
+
 def test_the_weights_of_the_run_are_exported(taught: Taught, tmp_path: Path) -> None:
     command = ["-m", "hermes_rl", "export", RUN, "--to", "peft", "-o", str(tmp_path / "peft")]
     subprocess.run([sys.executable, *command], env=variables(taught.home), check=True, timeout=120)

@@ -33,9 +33,9 @@ Tensors = dict[str, NDArray[np.float32]]
 SOURCE = Provenance("frozen", "hash", "model", {"hermes-rl": "0"})
 
 
-async def opened(url: str, model: str, **changed: Any) -> TinkerEngine:
-    settings = TrainerSettings(base_url=url, base_model=model, lora_rank=8, seed=3, total_steps=100, **changed)
-    return await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=2048)
+async def opened(url: str, model: str, initial: str | None = None) -> TinkerEngine:
+    settings = TrainerSettings(base_url=url, base_model=model, lora_rank=8, seed=3, total_steps=100)
+    return await TinkerEngine.open(settings, None, busy=BusyTimer(), decode=str, context=2048, initial=initial)
 
 
 async def adapter(engine: TinkerEngine, url: str, name: str) -> Tensors:
@@ -125,13 +125,27 @@ async def updates(url: str, model: str) -> dict[str, Any]:
     return result
 
 
-async def steps(url: str, model: str, count: int) -> dict[str, Any]:
-    """The adapter after some of `count` steps with the default optimizer."""
-    batches = step_batches()
+async def warm_state(url: str, model: str, settings: TrainerSettings) -> str:
+    """The state of an adapter after a few steps: its B is not 0."""
+    batch = step_batches()[0]
     engine = await opened(url, model)
     try:
+        stored = groups(batch, sampling_logprobs(batch, await engine.logprobs(examples(batch))))
+        step = GRPOStep(settings)
+        for number in range(WARM_STEPS):
+            await step.run(engine, stored, step=number, version=0)
+        return (await engine.save("warm")).state
+    finally:
+        await engine.close()
+
+
+async def steps(url: str, model: str, count: int) -> dict[str, Any]:
+    """The adapter after some of `count` steps with the default optimizer, starting from a B that is not 0."""
+    batches = step_batches()
+    settings = TrainerSettings(base_url=url, base_model=model, total_steps=100, **STEPS_SETTINGS)
+    engine = await opened(url, model, await warm_state(url, model, settings))
+    try:
         result: dict[str, NDArray[np.float32]] = {}
-        settings = TrainerSettings(base_url=url, base_model=model, total_steps=100, **STEPS_SETTINGS)
         start = await adapter(engine, url, "start")
         result |= {f"start/{name}": value for name, value in start.items()}
         stored = []
@@ -151,6 +165,7 @@ async def steps(url: str, model: str, count: int) -> dict[str, Any]:
 
 
 STEPS_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "adam_eps": 1e-8, "max_staleness": 0}
+WARM_STEPS = 5
 
 
 if __name__ == "__main__":
@@ -159,6 +174,8 @@ if __name__ == "__main__":
     parser.add_argument("model")
     parser.add_argument("out")
     parser.add_argument("--steps", type=int)
-    told = parser.parse_args()
-    made = asyncio.run(steps(told.url, told.model, told.steps) if told.steps else updates(told.url, told.model))
-    np.savez(told.out, **made)
+    chosen = parser.parse_args()
+    made = asyncio.run(
+        steps(chosen.url, chosen.model, chosen.steps) if chosen.steps else updates(chosen.url, chosen.model)
+    )
+    np.savez(chosen.out, **made)

@@ -171,6 +171,7 @@ def compare_steps(model: str, arrays: Any, count: int, rate: float, eps: float) 
     """The distance to the engine's parameters, relative to the distance travelled, after some of the steps."""
     batches = step_batches()
     start = prefixed(arrays, "start/")
+    assert all(np.abs(value).max() > 0 for name, value in start.items() if "lora_B" in name), "B is 0 at the start"
     reference = Reference(model, start)
     adam = torch.optim.Adam(list(reference.parameters.values()), lr=rate, betas=(0.9, 0.95), eps=eps)
     distances: dict[str, float] = {}
@@ -261,10 +262,10 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--eps", type=float, default=1e-8)
-    told = parser.parse_args()
-    made = np.load(told.updates)
-    if told.steps:
-        said: Any = compare_steps(told.model, made, told.steps, told.rate, told.eps)
+    chosen = parser.parse_args()
+    made = np.load(chosen.updates)
+    if chosen.steps:
+        result: Any = compare_steps(chosen.model, made, chosen.steps, chosen.rate, chosen.eps)
     else:
-        said = compare_trl(told.model, made) if told.trl else compare_updates(told.model, made)
-    print(json.dumps(said))
+        result = compare_trl(chosen.model, made) if chosen.trl else compare_updates(chosen.model, made)
+    print(json.dumps(result))

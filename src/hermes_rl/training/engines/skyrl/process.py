@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.process_identity import process_start_time
 from hermes_rl.training.engines.skyrl.paths import EnginePaths, engines_home
@@ -88,7 +89,9 @@ def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEn
         # Lock first: an exiting engine of the same name holds its port until then.
         _acquire_lock(lock.fileno(), settings.name, known)
         with _listen(settings.port, known.port if known else 0) as listener:
-            command = [str(environment.python), "-m", "hermes_skyrl", "api", "--listen", str(listener.fileno())]
+            command = python_command(
+                "-m", "hermes_skyrl", "api", "--listen", str(listener.fileno()), python=environment.python
+            )
             if not settings.detach:
                 command += ["--parent", str(os.getpid())]
             with paths.log.open("ab") as log:

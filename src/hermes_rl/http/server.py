@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.http.connections import (
@@ -163,7 +163,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unparsed = 0
-        answered = self.cycle is not None and self.cycle.response_complete
+        exchange = self._exchange
+        answered = exchange is not None and exchange.response_complete
         self._open.enter(self, Phase.IDLE if answered else Phase.RESPONSE, self.loop.time())
         super().on_message_complete()
 
@@ -173,22 +174,28 @@ class Protocol(HttpToolsProtocol):
             self._open.enter(self, Phase.IDLE, self.loop.time())
         super().on_response_complete()
 
+    @property
+    def _exchange(self) -> RequestResponseCycle | None:
+        """The newest request and its response; None before the first."""
+        return self.cycle
+
     def waits_for_us(self) -> bool:
-        return self.flow.read_paused or (self.cycle is not None and self.cycle.waiting_for_100_continue)
+        exchange = self._exchange
+        return self.flow.read_paused or (exchange is not None and exchange.waiting_for_100_continue)
 
     def end(self, status: int, problem: Problem | None) -> None:
-        cycle = self.cycle
-        answered = cycle is not None and cycle.response_started
+        if self.transport.get_write_buffer_size():
+            # A client that does not read would keep a closing connection open.
+            self.transport.abort()
+            return
+        last = self._exchange
         # After a complete exchange this is about the next request.
-        if problem is not None and (not answered or (cycle.response_complete and not cycle.more_body)):
+        may_answer = last is None or not last.response_started or (last.response_complete and not last.more_body)
+        if problem is not None and may_answer:
             body = problem.model_dump_json().encode()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nretry-after: 1\r\n" % len(body)
             self.transport.write(b"".join((STATUS_LINE[status], head, b"connection: close\r\n\r\n", body)))
-        if self.transport.get_write_buffer_size():
-            # A client that does not read could keep a closing connection open.
-            self.transport.abort()
-        else:
-            self.transport.close()
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -17,6 +17,7 @@ from typing import Any
 
 from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -94,7 +95,7 @@ class ComponentProcesses:
         try:
             if plan.listens:
                 launch.port = free_port(last.port if last else None, plan.host)
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             write_atomic_json(folder / LAUNCH_FILE, self._launch_spec(plan, launch))
             popen = subprocess.Popen(
                 python_command("-m", "hermes_rl.orchestration.supervision.shim", str(folder), launch.id),

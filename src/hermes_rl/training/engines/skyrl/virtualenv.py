@@ -18,6 +18,7 @@ from pathlib import Path
 from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import acquire_within
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.training.engines.skyrl.paths import ENVIRONMENT_PREFIX, engines_home
 
 PINS = Path(__file__).with_name("skyrl.txt")
@@ -73,7 +74,7 @@ def managed_environment(progress: Progress) -> EngineVenv:
     contents = f"{_python_version(python)}\n".encode() + PINS.read_bytes()
     home = engines_home() / f"{ENVIRONMENT_PREFIX}{hashlib.sha256(contents).hexdigest()[:16]}"
     environment = EngineVenv(home)
-    home.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(home.parent)
     with _locked(home.with_suffix(".lock"), progress):
         if not (home / "complete").exists():
             _install(environment, python, progress)

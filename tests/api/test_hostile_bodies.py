@@ -5,6 +5,7 @@ import gzip
 import io
 import random
 import struct
+import sys
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,9 +14,14 @@ import aiohttp
 import pytest
 
 from hermes_rl.core import fast_json
-from hermes_rl.store.container import frame, json_part, pack_parts
+from hermes_rl.store.container import JSON, PartContent, frame, json_part, pack_parts
 from tests.store.database.making import make_group
 from tests.support.api_process import ApiProcess
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MEGABYTE = 2**20
 LIMIT = 16 * MEGABYTE
@@ -48,7 +54,9 @@ def zeros(count: int) -> bytes:
 
 def packed_group() -> bytes:
     """A group whose JSON is a list of twenty million zeros, in a few kilobytes."""
-    return pack_parts([json_part("group", "x"), json_part("conversations", [0] * 20_000_000)])
+    text = fast_json.dumps([0] * 20_000_000)
+    zeros = PartContent("conversations", JSON, len(text), zstd.compress(text), text)
+    return pack_parts([json_part("group", "x"), zeros])
 
 
 def lying_group() -> bytes:

@@ -27,7 +27,7 @@ from hermes_rl.core.trajectory import (
     ToolUse,
     Usage,
 )
-from hermes_rl.store.codec import VERSION_CHUNK, decode, encode, open_group
+from hermes_rl.store.codec import MAX_SEQUENCES, VERSION_CHUNK, decode, encode, open_group
 from hermes_rl.store.container import (
     HEADER_OFFSET,
     JSON,
@@ -612,3 +612,10 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 def test_importing_the_package_does_not_load_the_codec() -> None:
     code = "import sys; from hermes_rl import HermesAgentBaseEnv; print('hermes_rl.store.container' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_more_empty_sequences_than_any_group_has_are_refused() -> None:
+    """Each is 4 bytes here, and a kilobyte of Python objects."""
+    data = with_part(column_part("lengths", "u32", [0] * (MAX_SEQUENCES + 1)))
+    with pytest.raises(BadGroupError, match="has 262145 sequences; the limit is 262144"):
+        decode(data)

@@ -241,6 +241,60 @@ def test_a_bomb_takes_no_more_memory_than_it_says() -> None:
         tracemalloc.stop()
 
 
+def memory_of_refusal(data: bytes, complaint: str) -> int:
+    """Bytes that Python takes at most until the part `words` is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadGroupError, match=complaint):
+            unpack_parts(data).json("words")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_few_kilobytes_do_not_become_gigabytes() -> None:
+    """Before: 8.7 KB with a long string in its JSON became 256 MiB of text, and 2.1 GB in the viewer."""
+    text = b'"' + b"a" * (250 * 2**20) + b'"'
+    bomb = pack_parts([packed(text, len(text))])
+    assert len(bomb) < 50_000
+    assert memory_of_refusal(bomb, f"expand to {len(text)}; the limit is 33554432") < 2**20
+
+
+@pytest.mark.parametrize("element", [b"[]", b"{}", b"[[[[[]]]]]", b'{"a":1}', b'""'])
+def test_json_of_many_small_values_is_refused_before_it_is_parsed(element: bytes) -> None:
+    text = b"[" + b",".join([element] * (30 * 2**20 // (len(element) + 1))) + b"]"
+    bomb = pack_parts([packed(text, len(text))])
+    del text
+    assert memory_of_refusal(bomb, "more than 4,000,000 values and keys, the limit of a group") < 100 * 2**20
+
+
+def test_values_are_counted_over_all_parts() -> None:
+    names = [f"part {number}" for number in range(3)]
+    text = b"[" + b",".join([b"1"] * 1_500_000) + b"]"
+    parts = unpack_parts(pack_parts([packed(text, len(text), name) for name in names]))
+    parts.json(names[0])
+    parts.json(names[1])
+    with pytest.raises(BadGroupError, match="'part 2' has more than 4,000,000 values"):
+        parts.json(names[2])
+
+
+def test_a_text_of_commas_and_quotes_is_one_value() -> None:
+    text = "[{:," * 1_500_000 + '\\"' * 100_000
+    assert unpack_parts(pack_parts([json_part("words", text)])).json("words") == text
+
+
+def test_a_model_that_repeats_itself_stays_readable() -> None:
+    replies = ["the " * 32_000] * 64
+    data = pack_parts([json_part("words", replies)])
+    assert len(data) < 8_000
+    assert unpack_parts(data).json("words") == replies
+
+
+def test_what_could_not_be_read_is_not_written() -> None:
+    with pytest.raises(BadGroupError, match="more than 4,000,000 values"):
+        json_part("words", [0] * 5_000_000)
+
+
 def test_a_window_that_needs_more_memory_than_readers_must_have_is_refused() -> None:
     wide = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
     frame = wide.compress(b'"' + bytes(20)) + wide.flush()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import FILE_MODE, private_folder
 
 POLL_SECONDS = 0.02
 
@@ -16,8 +17,8 @@ POLL_SECONDS = 0.02
 def exclusive_lock(path: Path, option: str) -> Iterator[None]:
     """Lock a folder or a file, created if missing. ConfigError, naming `option`, when another process holds it."""
     if not path.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        private_folder(path.parent)
+        path.touch(FILE_MODE)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

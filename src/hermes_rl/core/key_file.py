@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import wait_for_lock
+from hermes_rl.core.private_files import private_folder
 
 LOCK_DEADLINE_S = 20.0
 _HEADER = "# Private keys of hermes-rl. Change them with: hermes-rl config set NAME\n"
@@ -37,8 +38,7 @@ def read_keys(file: Path) -> dict[str, str]:
 def change_keys(file: Path, name: str, value: str | None) -> bool:
     """Set one key, or remove it with None. Returns whether anything changed."""
     try:
-        # The folder stays traversable: with HERMES_HOME set, root's sandboxes run as other users, with images in it.
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(file.parent)
         with wait_for_lock(lock_path(file), LOCK_DEADLINE_S, f"the key file {file}"):
             keys = read_keys(file)
             if keys.get(name) == value:

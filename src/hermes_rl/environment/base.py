@@ -369,7 +369,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self, what: str, total: int, tally: RolloutCounts, done: int = 0
     ) -> AbstractContextManager[ProgressReporter]:
         """Show the progress of a command; callers with their own display replace this."""
-        return progress(what, total, tally, done, title=f"{what} · {self.display_name()}")
+        title = f"{what} · {self.display_name()}"
+        return progress(what, total, tally, done, title=title, waiting=self.server.waiting_text)
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item, skipping draws in `done`; None when there are no more."""

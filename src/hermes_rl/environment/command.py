@@ -138,7 +138,7 @@ def write_report(groups: Path) -> str | None:
     try:
         if groups.stat().st_size > MAX_PAGE_SOURCE_BYTES:
             return None
-        write_report([str(groups)], no_runs(), page)
+        write_report([str(groups)], no_runs(), page, private=True)
     except (HermesRLError, OSError) as error:
         warn(f"could not write a page for {groups}: {error}; retry with `hermes-rl report {groups}`")
         return None

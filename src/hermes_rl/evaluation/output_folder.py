@@ -10,6 +10,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import FOLDER_MODE, private_folder
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import config_hash
 from hermes_rl.store.records import read_groups
@@ -44,8 +45,7 @@ def _configured_folder(env: Environment) -> Path | None:
     if not env.config.data_dir_to_save_evals:
         return None
     folder = Path(env.config.data_dir_to_save_evals)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return private_folder(folder)
 
 
 def _newest_unfinished(env: Environment) -> Path:
@@ -77,12 +77,12 @@ def _base(env: Environment) -> Path:
 def _new_folder(env: Environment) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     base = _base(env)
-    base.mkdir(parents=True, exist_ok=True)
+    private_folder(base)
     number = 1
     while True:
         folder = base / (f"{env.display_name()}-{stamp}" + (f"-{number}" if number > 1 else ""))
         try:
-            folder.mkdir()
+            folder.mkdir(FOLDER_MODE)
         except FileExistsError:
             number += 1
         else:

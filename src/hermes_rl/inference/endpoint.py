@@ -30,6 +30,8 @@ from hermes_rl.inference.config import APIServerConfig, ServerType
 BODY_EXCERPT = 500
 CONNECT_TIMEOUT = 10.0
 LARGE_BODY = 2**20
+# Tens of megabytes hold the logprobs of a long completion.
+MAX_RESPONSE_BYTES = 256 * 2**20
 # Status codes by which an engine says that it has no room for a request, or not yet (with Retry-After).
 NO_ROOM, NOT_NOW = "http_429", "http_503"
 # How vLLM, llama.cpp, SGLang and the hosted APIs word that a conversation is too long; there is no common code.
@@ -185,7 +187,7 @@ class Endpoint:
             if more:
                 headers = {**headers, **more}
             async with self._session.request(method, url, data=data, headers=headers) as response:
-                raw = await response.read()
+                raw = await self._read(response)
         except aiohttp.ClientPayloadError as error:
             raise self._error("bad_response", f"broke off its answer: {error}") from error
         except aiohttp.ClientResponseError as error:
@@ -195,6 +197,20 @@ class Endpoint:
         if response.status != 200:
             raise self._status_error(response.status, raw, response.headers.get("Retry-After"))
         return raw
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, decompressed."""
+        size = response.content_length
+        if "Content-Encoding" not in response.headers and size is not None and size <= MAX_RESPONSE_BYTES:
+            return await response.read()
+        pieces, left = [], MAX_RESPONSE_BYTES
+        async for piece in response.content.iter_any():
+            pieces.append(piece)
+            left -= len(piece)
+            if left < 0:
+                what = f"sent more than {MAX_RESPONSE_BYTES} bytes, decompressed"
+                raise self._error("bad_response", what, retryable=False)
+        return b"".join(pieces)
 
     def _decode(self, raw: bytes) -> Any:
         try:

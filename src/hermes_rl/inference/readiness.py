@@ -5,17 +5,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import EndpointError
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 
 # Timeout of one readiness request and pause between two, in seconds.
 READY_ANSWER, READY_PAUSE = 5.0, 0.5
+REPORT_SECONDS = 15.0
 
 
 async def wait_for_endpoint(endpoint: Endpoint, timeout: float) -> None:
     """Wait until the endpoint answers and store its context size; EndpointError when it does not in time."""
     # /models is free; vLLM, SGLang, llama.cpp and the hosted APIs all answer it.
-    deadline = time.monotonic() + timeout
+    began = reported = time.monotonic()
+    deadline = began + timeout
     while True:
         try:
             answer = await endpoint.get("/models", timeout=min(READY_ANSWER, deadline - time.monotonic()))
@@ -26,6 +29,12 @@ async def wait_for_endpoint(endpoint: Endpoint, timeout: float) -> None:
                     f"{error}. Start the model server, or check --openai.base_url; "
                     "--openai.health_check false skips this check for APIs that have no /models.",
                 ) from error
+            if (now := time.monotonic()) - reported >= REPORT_SECONDS:
+                reported = now
+                warn(
+                    f"waiting for {endpoint.base_url} for {now - began:.0f} s of {timeout:g} s ({error.cause}); "
+                    "check that the model server runs and has loaded its model, and --openai.base_url"
+                )
         else:
             endpoint.context_tokens = context_tokens(answer, endpoint.config.model_name)
             return

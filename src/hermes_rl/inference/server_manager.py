@@ -242,6 +242,18 @@ class ServerManager:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
+    def waiting_text(self) -> str:
+        """What a caller that waits is waiting for, and what to check."""
+        busy = [endpoint for endpoint in self.servers if endpoint.in_flight]
+        if not busy:
+            return "no request is at an endpoint: tools, sandboxes or rewards are at work"
+        waits = ", ".join(f"{endpoint.in_flight} at {endpoint.base_url}" for endpoint in busy[:3])
+        more = f" and {len(busy) - 3} more endpoints" if len(busy) > 3 else ""
+        return (
+            f"requests wait for an answer: {waits}{more}; if none comes, check the model server's log and its load, "
+            "and --openai.timeout"
+        )
+
     @property
     def context_tokens(self) -> int | None:
         """The smallest known context size among the endpoints."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.core.private_files import open_private
+
 BLOCK = 16 * 1024
 
 
@@ -47,7 +49,7 @@ def read_atomic_json(path: Path) -> dict[str, Any] | None:
 
 
 def _fill(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = open_private(path, os.O_WRONLY | os.O_CREAT)
     try:
         size = max(os.fstat(file).st_size, -(-(len(data) + 1) // BLOCK) * BLOCK)
         remaining = memoryview(data + b" " * (size - len(data) - 1) + b"\n")

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_rl.console.config_options import ConfigSections, read_sections
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import private_folder, write_private
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.rollout.config import ENDLESS
 
@@ -98,9 +99,9 @@ class RunFile(BaseModel):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         temporary = path.with_name(f"{path.name}.part")
-        temporary.write_text(self.as_yaml())
+        write_private(temporary, self.as_yaml().encode())
         temporary.replace(path)
 
 

@@ -29,6 +29,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from hermes_rl.core import errors, process_guard
 from hermes_rl.core.author_code import printed_line
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, InfrastructureError, SandboxError, VerifierError
 from hermes_rl.core.trajectory import Reward
 from hermes_rl.rewards import cpu_worker
@@ -209,7 +210,7 @@ class _RewardWorker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         devnull = os.open(os.devnull, os.O_RDONLY)
-        argv = [sys.executable, "-P", _PROGRAM, str(theirs.fileno()), str(os.getpid()), process_guard.__file__]
+        argv = python_command(_PROGRAM, str(theirs.fileno()), str(os.getpid()), process_guard.__file__)
         environment = {
             name: text for name, text in os.environ.items() if name in PASSED_VARIABLES or name.startswith("LC_")
         }

@@ -20,6 +20,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, EndpointError, JudgeError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.inference.completion import ChatCompletion
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
@@ -239,7 +240,7 @@ class JudgementCache:
         """Store a verdict. A full disk only means that the question is asked again."""
         path = self._path(key)
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=".part-")
             try:
                 with os.fdopen(descriptor, "wb") as file:

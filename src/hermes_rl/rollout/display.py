@@ -1,11 +1,13 @@
 """Progress and summary of rollouts: a live panel, or a periodic line without a terminal, and a table at the end.
 
-Everything goes to standard error; standard output is reserved for `--json`.
+Everything goes to standard error; standard output is reserved for `--json`. When nothing finishes for a while, this
+says so, with what is waited for.
 """
 
+import asyncio
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -14,6 +16,8 @@ from hermes_rl.console.panel import Panel, format_counts, score_text
 from hermes_rl.rollout.metrics import RolloutCounts
 
 MAX_SPARKLINE_SCORES = 4096
+# Seconds without a finished group after which, and at which interval, the wait is reported.
+SILENCE = 15.0
 
 
 class ProgressReporter(Protocol):
@@ -22,38 +26,71 @@ class ProgressReporter(Protocol):
 
 @contextmanager
 def progress(
-    what: str, total: int, tally: RolloutCounts, done: int = 0, *, title: str | None = None
+    what: str,
+    total: int,
+    tally: RolloutCounts,
+    done: int = 0,
+    *,
+    title: str | None = None,
+    waiting: Callable[[], str] = lambda: "",
 ) -> Iterator[ProgressReporter]:
-    """Show progress and scores; `done` of the total were finished in an earlier run."""
+    """Show progress and scores; `done` of the total were finished in an earlier run.
+
+    `waiting` says what is waited for, and what to check, when nothing finishes.
+    """
     screen = console()
     if screen.is_terminal:
-        progress_panel = _TerminalProgress(title or what, total, tally, done)
-        with live_panel(screen, progress_panel.look()) as display:
+        progress_panel = _TerminalProgress(title or what, total, tally, done, waiting)
+        with live_panel(screen, progress_panel.look()) as display, _every(SILENCE, progress_panel.refresh):
             progress_panel.display = display
             yield progress_panel
     else:
-        progress_lines = _LineProgress(what, total, tally, done)
+        progress_lines = _LineProgress(what, total, tally, done, waiting)
         progress_lines.write_line()
-        yield progress_lines
+        with _every(SILENCE / 3, progress_lines.report_silence):
+            yield progress_lines
         progress_lines.write_line()
+
+
+@contextmanager
+def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    """Call this on the event loop until the end of the block."""
+    loop = asyncio.get_running_loop()
+
+    def repeat() -> None:
+        nonlocal timer
+        timer = loop.call_later(seconds, repeat)
+        call()
+
+    timer = loop.call_later(seconds, repeat)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _TerminalProgress:
-    def __init__(self, title: str, total: int, tally: RolloutCounts, done: int) -> None:
-        self._title, self._total, self._tally = title, total, tally
+    def __init__(self, title: str, total: int, tally: RolloutCounts, done: int, waiting: Callable[[], str]) -> None:
+        self._title, self._total, self._tally, self._waiting = title, total, tally, waiting
         self._done = self._done_before = done
-        self._began = time.monotonic()
+        self._began = self._advanced_at = time.monotonic()
         self.display: LiveDisplay | None = None
 
     def advance(self) -> None:
         self._done += 1
+        self._advanced_at = time.monotonic()
+        self.refresh()
+
+    def refresh(self) -> None:
         if self.display is not None:
             self.display.panel = self.look()
 
     def look(self) -> Panel:
         tally, budget = self._tally, self._tally.budget
         spent = "" if budget.spent is None else f", {budget.spent:.4f} spent"
+        silent = time.monotonic() - self._advanced_at
         rows = {
+            "waiting": silence_text(silent, self._waiting()) if silent >= SILENCE else "",
             **count_rows(tally),
             "tool calls": f"{tally.tool_calls}, {tally.tool_errors} with an error" if tally.tool_calls else "",
             "tokens": f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion{spent}",
@@ -70,18 +107,31 @@ class _TerminalProgress:
 
 
 class _LineProgress:
-    def __init__(self, what: str, total: int, tally: RolloutCounts, done: int) -> None:
-        self._what, self._total, self._tally = what, total, tally
-        self._done, self._printed_at = done, time.monotonic()
+    def __init__(self, what: str, total: int, tally: RolloutCounts, done: int, waiting: Callable[[], str]) -> None:
+        self._what, self._total, self._tally, self._waiting = what, total, tally, waiting
+        self._done = done
+        self._printed_at = self._advanced_at = time.monotonic()
 
     def advance(self) -> None:
         self._done += 1
+        self._advanced_at = time.monotonic()
         if time.monotonic() - self._printed_at >= LINE_EVERY:
             self.write_line()
+
+    def report_silence(self) -> None:
+        now = time.monotonic()
+        if now - max(self._printed_at, self._advanced_at) >= SILENCE:
+            self._printed_at = now
+            silence = silence_text(now - self._advanced_at, self._waiting())
+            write_line(f"{self._what} {self._done}/{self._total}  {silence}")
 
     def write_line(self) -> None:
         self._printed_at = time.monotonic()
         write_line(f"{self._what} {self._done}/{self._total}  {score_line(self._tally)}")
+
+
+def silence_text(seconds: float, waiting: str) -> str:
+    return f"none finished for {seconds:.0f} s" + (f"; {waiting}" if waiting else "")
 
 
 def count_rows(tally: RolloutCounts) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import private_folder, write_private
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class AbandonedLedger:
         """Delete the ledger, or keep the entries that could not be removed for the next reaper."""
         if left:
             rewritten = self.path.with_suffix(".kept")
-            rewritten.write_bytes(b"".join(f"{json.dumps(asdict(entry))}\n".encode() for entry in left))
+            write_private(rewritten, b"".join(f"{json.dumps(asdict(entry))}\n".encode() for entry in left))
             rewritten.replace(self.path)
         else:
             self.path.unlink(missing_ok=True)
@@ -136,7 +137,7 @@ def backends_in_use(directory: Path | None = None) -> set[str]:
 
 
 def _open_locked(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.store.records import write_document
 
 FORMAT = "hermes-rl/sinks/1"
@@ -27,6 +28,6 @@ def load_run_ids(path: Path, name: str) -> RunIds:
             raise ConfigError(f"{path} is not a {FORMAT} file; remove it to start new runs in wandb and trackio")
         return RunIds(stored["name"], stored["id"])
     created = RunIds(name, secrets.token_hex(4))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_document(path, {"format": FORMAT, "name": created.name, "id": created.id})
     return created

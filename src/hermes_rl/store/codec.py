@@ -33,6 +33,8 @@ from hermes_rl.store.records import FORMAT, group_from_record, rollout_to_record
 
 RUNS_OF_ONES = re.compile(rb"\x01+")
 VERSION_CHUNK = 256
+# An empty sequence is 4 bytes of a column and a kilobyte of Python objects.
+MAX_SEQUENCES = 262_144
 
 # Types that decoding relies on: a string would pass as a list of characters.
 GROUP_FIELDS = {"tools": list, "provenance": dict, "group_overrides": dict}
@@ -280,6 +282,8 @@ def _read_columns(parts: Parts) -> Columns:
         scores=parts.floats("scores", "f64"),
         scored=parts.bits("scored"),
     )
+    if len(columns.lengths) > MAX_SEQUENCES:
+        raise BadGroupError(f"the group has {len(columns.lengths)} sequences; the limit is {MAX_SEQUENCES}")
     tokens = len(columns.tokens)
     bits = [name for name in ("masks", "logprobs_at", "versions_at") if name in parts]
     sizes = [

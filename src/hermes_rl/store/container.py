@@ -1,7 +1,8 @@
 """A binary container of named parts, described in docs/formats.md: a header that lists the parts, then the parts.
 
 Always true: a part is read only after its offset, length and checksum match the header; parts of unknown name or type
-are checked and ignored; every byte belongs to a part; memory use is bounded by the input size and `limit`.
+are checked and ignored; every byte belongs to a part; memory use is bounded by the input size, `limit` and the limits
+of expansion, which hold for what is written too.
 """
 
 import hashlib
@@ -29,6 +30,14 @@ CHECKSUM = struct.Struct("<I")
 HEADER_OFFSET = PRELUDE.size + CHECKSUM.size
 MAX_HEADER_BYTES = 65_536
 MAX_JSON_BYTES = 256 * 2**20
+# JSON may decompress to this size, or to so many times its compressed size. A group of 64 replies that repeat one word
+# until their context is full has 10 MB of JSON that compress a thousandfold, and must stay readable.
+FREE_JSON_BYTES = 32 * 2**20
+MAX_JSON_RATIO = 1000
+# Of the characters `[`, `{`, `,` and `:` outside strings: each is a Python object of up to 90 bytes.
+MAX_JSON_MARKS = 4_000_000
+FEW_MARKS = 50_000
+CHUNK_BYTES = 2**20
 ZSTD_LEVEL = 3
 # The window that RFC 8878 requires every reader to support: 8 MiB.
 WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
@@ -37,6 +46,7 @@ JSON = "json+zstd"
 BITS = "bits"
 STRUCT_CODES = {"u32": "I", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
+MARKS = (b"[", b"{", b",", b":")
 DIGITS = bytes.maketrans(b"\0\1", b"01")
 FLAGS = bytes.maketrans(b"01", b"\0\1")
 
@@ -79,6 +89,7 @@ class Parts:
         self._parts = {part.name: part for part in parts}
         self._body = body
         self._json: dict[str, Any] = {}
+        self._json_marks = 0
         self._checked: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
@@ -106,7 +117,9 @@ class Parts:
     def json(self, name: str) -> Any:
         part = self._part(name, JSON)
         if name not in self._json:
-            self._json[name] = _load_json(part, self._bytes(part))
+            text = _decompress(part, self._bytes(part))
+            self._json_marks += _count_marks(text, MAX_JSON_MARKS - self._json_marks, name)
+            self._json[name] = _parse_json(name, text)
         return self._json[name]
 
     def check_all(self) -> None:
@@ -155,6 +168,7 @@ def bits_part(name: str, flags: bytes) -> PartContent:
 
 def json_part(name: str, value: Any) -> PartContent:
     text = fast_json.dumps(value)
+    _count_marks(text, MAX_JSON_MARKS, name)
     return PartContent(name, JSON, len(text), zstd.compress(text, ZSTD_LEVEL), _canonical(fast_json.loads(text)))
 
 
@@ -201,6 +215,12 @@ def unpack_parts(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> Parts:
     json_bytes = sum(part.size for part in parts if part.type == JSON)
     if json_bytes > limit:
         raise BadGroupError(f"its header lists {json_bytes} bytes of JSON; the limit is {limit}")
+    compressed = sum(part.length for part in parts if part.type == JSON)
+    if json_bytes > (expanded := max(FREE_JSON_BYTES, MAX_JSON_RATIO * compressed)):
+        raise BadGroupError(
+            f"its {compressed} bytes of compressed JSON expand to {json_bytes}; the limit is {expanded} "
+            f"({MAX_JSON_RATIO} times their size, or {FREE_JSON_BYTES} bytes)"
+        )
     return Parts(identity, parts, raw[begin:])
 
 
@@ -265,7 +285,7 @@ def _parse_entry(entry: Any) -> PartEntry:
     return part
 
 
-def _load_json(part: PartEntry, compressed: "memoryview[int]") -> Any:
+def _decompress(part: PartEntry, compressed: "memoryview[int]") -> bytes:
     decompressor = zstd.ZstdDecompressor(options=WINDOW)
     try:
         # One byte more than the header says: enough to detect more without producing it.
@@ -274,10 +294,38 @@ def _load_json(part: PartEntry, compressed: "memoryview[int]") -> Any:
         raise BadGroupError(f"the part {part.name!r} cannot be decompressed: {error}") from error
     if len(text) != part.size or not decompressor.eof or decompressor.unused_data:
         raise BadGroupError(f"the part {part.name!r} does not decompress to the {part.size} bytes in its header")
+    return text
+
+
+def _count_marks(text: bytes, limit: int, name: str) -> int:
+    """The characters outside strings that begin or separate values; BadGroupError for more than `limit`."""
+    count = sum(map(text.count, MARKS))
+    if count <= min(limit, FEW_MARKS):
+        # Those inside strings are included, which does not matter for so few.
+        return count
+    count = begin = inside = 0
+    while begin < len(text) and count <= limit:
+        end = begin + CHUNK_BYTES
+        while text[end - 1 : end] == b"\\":
+            # An escape is not cut in two.
+            end += 1
+        pieces = text[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(pieces[inside::2])
+        count += sum(map(outside.count, MARKS))
+        inside ^= len(pieces) - 1 & 1
+        begin = end
+    if count > limit:
+        raise BadGroupError(
+            f"the JSON up to the part {name!r} has more than {MAX_JSON_MARKS:,} values and keys, the limit of a group"
+        )
+    return count
+
+
+def _parse_json(name: str, text: bytes) -> Any:
     try:
         return fast_json.loads(text)
     except ValueError as error:
-        raise BadGroupError(f"the part {part.name!r} is not JSON: {error}") from error
+        raise BadGroupError(f"the part {name!r} is not JSON: {error}") from error
 
 
 def _canonical(value: Any) -> bytes:

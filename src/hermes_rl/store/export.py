@@ -150,7 +150,7 @@ def export_groups(
     done = ExportedRows()
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with RecordWriter(draft) as writer:
+        with RecordWriter(draft, exported=True) as writer:
             for path in files:
                 for group in read_groups(path):
                     done.groups += 1

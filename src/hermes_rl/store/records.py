@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, Failure, FailureSource
+from hermes_rl.core.private_files import open_private, private_folder, write_private
 from hermes_rl.core.trajectory import (
     Group,
     Provenance,
@@ -159,12 +160,20 @@ def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
 
 
 class RecordWriter:
-    """Appends records to a JSONL file, each complete and flushed to the operating system."""
+    """Appends records to a JSONL file, each complete and flushed to the operating system.
 
-    def __init__(self, path: Path) -> None:
+    Only the owner can read a new file, unless it is `exported`.
+    """
+
+    def __init__(self, path: Path, *, exported: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        if exported:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, flags, 0o666)
+        else:
+            private_folder(path.parent)
+            self._file = open_private(path, flags)
         self._cut_torn_line()
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -209,7 +218,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON file atomically: readers see the old or the new version, also with several writers."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
-        part.write_bytes(fast_json.dumps(document) + b"\n")
+        write_private(part, fast_json.dumps(document) + b"\n")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

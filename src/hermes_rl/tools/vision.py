@@ -24,10 +24,12 @@ from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset, ToolsetSettings
 from hermes_rl.tools.truncate import truncate_middle
+from hermes_rl.tools.web.remote import read_limited
 
 NAME = "vision"
 MAX_BODY_CHARS = 500
 MAX_ANSWER_CHARS = 50_000
+MAX_RESPONSE_BYTES = 16 * 2**20
 CONNECT_TIMEOUT = 10.0
 INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 8.0
 # Statuses that mean a rejected image or question, and not a failing endpoint.
@@ -105,7 +107,7 @@ class VisionEndpoint:
             try:
                 # As a stream: megabytes passed as bytes are sent in one piece, which blocks the event loop.
                 async with self._session.post(self._url, data=BytesIO(data), headers=self._headers) as response:
-                    raw = await response.read()
+                    raw = await read_limited(response, MAX_RESPONSE_BYTES)
             except (aiohttp.ClientError, OSError) as error:
                 failure = self._error("connection", f"cannot be reached: {str(error) or type(error).__name__}")
             else:

@@ -7,7 +7,6 @@ The exporter is a separate process because encoding a span costs ten times as mu
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 
 MAX_QUEUED = 16_384
 BATCH = 512
@@ -26,7 +26,7 @@ FLUSH_INTERVAL_S = 0.5
 FLUSH_SECONDS = 5.0
 # For the exporter's imports: less than a second on an idle machine.
 START_SECONDS = 30.0
-COMMAND = (sys.executable, "-P", "-m", "hermes_rl.tracing.exporter")
+COMMAND = tuple(python_command("-m", "hermes_rl.tracing.exporter"))
 
 
 @dataclass(frozen=True, slots=True)

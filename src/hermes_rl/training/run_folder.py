@@ -15,6 +15,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.store.records import write_document
 from hermes_rl.training.checkpoints import Lineage
 from hermes_rl.training.config import TrainerSettings
@@ -48,7 +49,7 @@ class RunFolder:
 
         `sft` identifies the batches of a run of `trainer sft`, which resumes only with the same ones.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         with exclusive_lock(self.path / "lineage.jsonl", "--run"):
             before = self.read_state()
             lineage = Lineage(self.path / "lineage.jsonl")

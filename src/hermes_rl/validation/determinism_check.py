@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.prebuild import without_health_checks
@@ -31,7 +32,7 @@ async def outline_in_subprocess(environment: type[HermesAgentBaseEnv], config: H
         return None
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, f"{file}:{environment.__qualname__}"),
+        *python_command("-c", PROGRAM, f"{file}:{environment.__qualname__}"),
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -5,7 +5,6 @@ is replaced when another index has work.
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 from hermes_rl.viewer.index.lock import EXIT_LOCKED
 from hermes_rl.viewer.sources.source import RecordSource
 
@@ -132,7 +132,7 @@ def _start_process(path: Path, source: RecordSource) -> Process:
     where = {"store": source.store} if source.store is not None else {"file": str(source.file)}
     job = {"index": str(path), "followed": FOLLOW_SECONDS, **where}
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "hermes_rl.viewer.index"],
+        python_command("-m", "hermes_rl.viewer.index"),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

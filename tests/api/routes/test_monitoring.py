@@ -1,9 +1,15 @@
+import asyncio
+import time
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hermes_rl.api.routes import monitoring
 from hermes_rl.store.database.errors import StoreUnavailableError
-from hermes_rl.store.database.store import Store
+from hermes_rl.store.database.store import Store, open_store
 from tests.store.database.making import make_failed, make_group, make_rollout
-from tests.support.trajectory_api import Caller
+from tests.store.database.postgres_server import PostgresServer
+from tests.support.trajectory_api import Caller, calling
 
 
 async def test_the_queue_is_told_by_environment(api: Caller) -> None:
@@ -27,6 +33,34 @@ async def test_one_whose_database_is_away_is_alive_and_not_ready(api: Caller, st
 
     store._engine.read = away  # type: ignore[method-assign, assignment]
     assert [(await api("GET", path))[0] for path in ("/health", "/ready")] == [200, 503]
+
+
+async def test_one_whose_database_does_not_answer_says_so_soon(
+    api: Caller, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "READY_SECONDS", 0.1)
+
+    async def silent(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    store._engine.read = silent  # type: ignore[method-assign, assignment]
+    status, problem = await api("GET", "/ready")
+    assert status == 503
+    assert "did not answer within 0.1 s; check that it runs" in problem["message"]
+
+
+@pytest.mark.parts
+async def test_a_frozen_postgresql_is_not_ready_within_five_seconds_and_ready_again_when_it_goes_on(
+    postgres: PostgresServer,
+) -> None:
+    async with open_store(postgres.new_schema()) as store, calling(store) as api:
+        assert (await api("GET", "/ready"))[0] == 200
+        with postgres.frozen():
+            began = time.monotonic()
+            assert (await api("GET", "/ready"))[0] == 503
+            assert time.monotonic() - began < 6
+            assert (await api("GET", "/health"))[0] == 200
+        assert (await api("GET", "/ready"))[0] == 200
 
 
 async def test_prometheus_reads_the_queue_and_the_requests(api: Caller) -> None:

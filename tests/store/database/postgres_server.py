@@ -110,6 +110,21 @@ class PostgresServer:
                     raise RuntimeError((self._directory / "log").read_text()) from None
                 time.sleep(0.05)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All of its processes stand still: connections stay open and nothing answers."""
+        assert self._process is not None
+        server = self._process.pid
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        everyone = [server, *map(int, children)]
+        for process in everyone:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in everyone:
+                os.kill(process, signal.SIGCONT)
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends it at once and in order; SIGQUIT as a crash would."""
         process, self._process = self._process, None

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hermes_rl.agent.harnesses.harness import Agent
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import acquire_within
 from hermes_rl.core.paths import images_home
@@ -96,10 +96,14 @@ def _make_accessible(folder: Path) -> None:
 def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, lock: int) -> None:
     python = _python(agent)
     report(0, f"an environment for {python}")
-    _run([python, "-m", "venv", "--without-pip", str(partial_folder)], "making its Python environment", lock)
+    _run(
+        python_command("-m", "venv", "--without-pip", str(partial_folder), python=python, isolated=True),
+        "making its Python environment",
+        lock,
+    )
     inside = str(partial_folder / "bin" / "python")
     if find_spec("pip") is not None:
-        command = [sys.executable, "-m", "pip", "--python", inside, "install", "--disable-pip-version-check"]
+        command = python_command("-m", "pip", "--python", inside, "install", "--disable-pip-version-check")
         command += ["--no-input", "--progress-bar", "off"]
     elif uv := shutil.which("uv"):
         command = [uv, "pip", "install", "--python", inside, "--compile-bytecode"]
@@ -136,7 +140,13 @@ def _python(agent: Agent) -> str:
 
 def _version(python: str) -> tuple[int, int]:
     code = "import sys; print(*sys.version_info[:2])"
-    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        python_command("-c", code, python=python, isolated=True),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     major, minor = done.stdout.split() or (0, 0)
     return int(major), int(minor)
 

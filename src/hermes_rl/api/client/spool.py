@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.core.private_files import open_private, private_folder, write_private
 
 LIMIT = 16 * 2**30
 SUFFIX = ".group"
@@ -112,8 +113,8 @@ class Spool:
 
         def move() -> None:
             folder = self.directory / REFUSED
-            folder.mkdir(exist_ok=True)
-            (folder / f"{group.name}.reason").write_text(reason + "\n")
+            private_folder(folder)
+            write_private(folder / f"{group.name}.reason", f"{reason}\n".encode())
             (self.directory / group.name).rename(folder / group.name)
 
         await self._run_to_end(self._forget(group, move))
@@ -150,7 +151,7 @@ class Spool:
 
     def _open(self) -> None:
         if not self.directory.is_dir():
-            self.directory.mkdir(parents=True)
+            private_folder(self.directory)
             _sync(self.directory.parent)
         try:
             self._lock.enter_context(exclusive_lock(self.directory, ""))
@@ -171,7 +172,7 @@ class Spool:
         path = self.directory / group.name
         partial = path.with_suffix(PARTIAL_SUFFIX)
         try:
-            with partial.open("wb", buffering=0) as file:
+            with open(partial, "wb", buffering=0, opener=open_private) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]

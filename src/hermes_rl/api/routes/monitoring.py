@@ -1,5 +1,6 @@
 """Routes for monitoring: health, readiness, metrics, queue status, and single groups."""
 
+import asyncio
 from dataclasses import asdict
 
 from fastapi import APIRouter
@@ -10,8 +11,11 @@ from hermes_rl.api.schemas import GROUP_TYPE, OutcomeCount, Queued, QueueStatus
 from hermes_rl.http.errors import RefusedError
 from hermes_rl.http.prometheus import MetricsResponse
 from hermes_rl.http.request_metrics import Requests
+from hermes_rl.store.database.errors import StoreUnavailableError
 from hermes_rl.store.database.store import Store
 from hermes_rl.version import __version__
+
+READY_SECONDS = 4.0
 
 
 def health_routes(store: Store, requests: Requests) -> APIRouter:
@@ -24,8 +28,14 @@ def health_routes(store: Store, requests: Requests) -> APIRouter:
 
     @routes.get("/ready")
     async def ready() -> dict[str, str]:
-        """Answers while the database does; 503 otherwise."""
-        await store.version()
+        """Answers while the database does; 503 otherwise, and when it takes too long."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await store.version()
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"the database did not answer within {READY_SECONDS:g} s; check that it runs and is not overloaded"
+            ) from None
         return {"status": "ready"}
 
     @routes.get("/metrics", response_class=MetricsResponse)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.cleanup.plan import DiskItem, ItemKind
 from hermes_rl.orchestration.cleanup.scan import REMOVED, find_disk_items, run_state
 from hermes_rl.orchestration.run_paths import runs_database
@@ -31,7 +32,7 @@ class RemovalError(HermesRLError):
 
 def remove_all(chosen: Sequence[DiskItem], report: Callable[[int, str], object] = lambda *_: None) -> dict[str, str]:
     """Remove the items that still exist and are not in use. Returns the errors by location."""
-    rl_home().mkdir(parents=True, exist_ok=True)
+    private_folder(rl_home())
     failed: dict[str, str] = {}
     removed: dict[DiskItem, list[Path]] = {}
     with _lock(rl_home()) as alone:

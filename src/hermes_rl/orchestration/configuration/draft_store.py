@@ -10,6 +10,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.introspect import parse_description
 from hermes_rl.orchestration.run_paths import drafts_home
@@ -22,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 def save_draft(draft: Draft, session: str = "default") -> None:
     path = _draft_path(session)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_document(path, {"format": FORMAT, **asdict(draft)})
 
 

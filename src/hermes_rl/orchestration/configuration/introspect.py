@@ -6,7 +6,6 @@ Always true: the subprocess and everything it started are gone when this returns
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 
 DEADLINE = 60.0
@@ -69,7 +69,7 @@ def describe(reference: str, changes: Mapping[str, Any]) -> Description:
         stdin.write(fast_json.dumps(changes))
         stdin.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", PROGRAM, reference],
+            python_command("-m", PROGRAM, reference),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

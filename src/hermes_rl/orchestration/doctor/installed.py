@@ -10,6 +10,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from itertools import groupby
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 from hermes_rl.orchestration.requirements import PACKAGES, python_requirement
 from hermes_rl.version import __version__
@@ -108,7 +109,7 @@ def _check_import(package: str, extra: str) -> DoctorFinding:
     check, fix = f"package {package}", f"pip install -U --force-reinstall 'hermes-rl[{extra}]'"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", f"import {package}"],
+            python_command("-c", f"import {package}"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hermes_rl.core.private_files import open_private, private_folder
+
 MAX_NAME_LENGTH = 100
 
 
@@ -33,7 +35,7 @@ class Outputs:
 @contextmanager
 def open_outputs(folder: Path, environment: str, model: str) -> Iterator[Outputs]:
     """Empty files for this test, with a number in their names while another test uses the plain ones."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     stem, log = _claim(folder, f"test_{_safe(environment)}_{_safe(model)}")
     try:
         os.ftruncate(log, 0)
@@ -49,7 +51,7 @@ def _claim(folder: Path, stem: str) -> tuple[str, int]:
     number = 1
     while True:
         name = stem if number == 1 else f"{stem}-{number}"
-        log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        log = open_private(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             # The subprocess inherits the lock with the descriptor, so it is held as long as any process writes.
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)

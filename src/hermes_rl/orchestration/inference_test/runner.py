@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.process_guard import KILL_TIMEOUT, guard_argv
 from hermes_rl.core.trajectory import Group
@@ -77,7 +77,7 @@ async def run_process(
     with tempfile.TemporaryDirectory(prefix="hermes-rl-test-") as private:
         config = Path(private) / "config.yaml"
         config.write_text(yaml.safe_dump(sections, allow_unicode=True))
-        command = (sys.executable, "-m", "hermes_rl", "process", reference, "--overwrite", "--config", str(config))
+        command = python_command("-m", "hermes_rl", "process", reference, "--overwrite", "--config", str(config))
         process = await asyncio.create_subprocess_exec(
             *guard_argv(command, grace=INTERRUPT_GRACE),
             stdin=asyncio.subprocess.PIPE,

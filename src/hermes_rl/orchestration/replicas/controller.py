@@ -15,6 +15,7 @@ from typing import Any
 
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.atomic_json import write_atomic_json
 from hermes_rl.orchestration.reconciler.driver import StateWriter, drive
 from hermes_rl.orchestration.reconciler.unit import UnitState
@@ -66,7 +67,7 @@ class FleetTask:
 def run_fleet(task: FleetTask, connect: Callable[[], Hosts], report: Callable[[str], None]) -> Fleet:
     """Run until the fleet has ended; FleetError when it failed. `connect` is called with the lock held."""
     paths = FleetPaths(task.name)
-    paths.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(paths.folder)
     with exclusive_lock(paths.driver, "--name"):
         hosts = connect()
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
 from hermes_rl.orchestration.reconciler.driver import lock_desired
@@ -78,7 +79,7 @@ def read_desired_fleet(paths: FleetPaths) -> DesiredFleet | None:
 
 def init_desired_fleet(paths: FleetPaths, replicas: int) -> None:
     """Set the desired state at the start of a command. The same command again keeps the last resize."""
-    paths.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(paths.folder)
     with lock_desired(paths.wanted):
         last = read_desired_fleet(paths)
         count = last.replicas if last is not None and last.began_with == replicas else replicas

@@ -4,11 +4,11 @@ Always true: no key is in the arguments or the configuration text unless the use
 separately, as environment variables, and are not part of the spec's name.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.paths import rl_home
 from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.rollout.sampler import content_id
@@ -34,8 +34,7 @@ class WorkerSpec:
         return content_id([self.reference, self.args, self.shards, self.config, self.serve_dir])
 
     def command(self, shard: int, config: Path | None) -> list[str]:
-        # `-P`: without the working directory on sys.path, like the `hermes-rl` command.
-        command = [sys.executable, "-P", "-m", "hermes_rl", "serve", self.reference, "--json"]
+        command = python_command("-m", "hermes_rl", "serve", self.reference, "--json")
         if config is not None:
             command += ["--config", str(config)]
         command += self.args

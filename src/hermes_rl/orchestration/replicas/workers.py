@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from hermes_rl.core.private_files import write_private
 from hermes_rl.core.process_guard import guard_argv
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.replicas.types import WorkerFacts
@@ -37,8 +38,7 @@ class Workers:
         self._config: Path | None = None
         if spec.config is not None:
             self._config = self._folder / "serve.yaml"
-            self._config.touch(0o600)
-            self._config.write_text(spec.config)
+            write_private(self._config, spec.config.encode())
 
     def start(self, shard: int, launch_id: str) -> None:
         """Does nothing when this launch was started already, or another worker has the shard and is running."""

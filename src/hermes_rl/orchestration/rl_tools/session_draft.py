@@ -12,6 +12,7 @@ from pathlib import Path
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import wait_for_lock
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.draft_store import load_draft
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
@@ -35,7 +36,7 @@ def validate_session(session: str) -> str:
 @contextmanager
 def locked_session(session: str) -> Iterator[None]:
     """Hold the lock on the session's draft."""
-    drafts_home().mkdir(parents=True, exist_ok=True)
+    private_folder(drafts_home())
     with wait_for_lock(_session_path(session, "lock"), LOCK_TIMEOUT, f"the draft {session!r}"):
         yield
 

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import write_private
 from hermes_rl.orchestration.status.chart import Series, render_chart
 from hermes_rl.orchestration.status.metrics import RunMetrics, finite_number, read_run_metrics
 from hermes_rl.orchestration.status.status import InspectedRun, inspect_run
@@ -29,7 +30,7 @@ def draw_curve(run: InspectedRun, metrics: RunMetrics) -> Path:
         return path
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
-        temporary.write_bytes(render_curve(run, metrics))
+        write_private(temporary, render_curve(run, metrics))
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.run_file import RunFile, read_run_file
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import Phase, RunState, read_state
@@ -36,7 +37,7 @@ def start_run(run_file: RunFile, *, plan: RunPlan | None = None) -> str:
             f"run {run_file.run_id} already exists; see it with `hermes-rl run status {run_file.run_id}`, continue it "
             f"with `hermes-rl run resume {run_file.run_id}`, or choose another id"
         )
-    paths.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(paths.folder)
     try:
         (plan or build_plan(run_file)).write(paths.plan)
         write_desired_state(paths, DesiredRun.RUN)

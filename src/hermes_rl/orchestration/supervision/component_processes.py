@@ -7,7 +7,6 @@ last one saw; a launch is over only when no process with the component's tag is 
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import HermesRLError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -94,10 +95,10 @@ class ComponentProcesses:
         try:
             if plan.listens:
                 launch.port = free_port(last.port if last else None, plan.host)
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             write_atomic_json(folder / LAUNCH_FILE, self._launch_spec(plan, launch))
             popen = subprocess.Popen(
-                [sys.executable, "-m", "hermes_rl.orchestration.supervision.shim", str(folder), launch.id],
+                python_command("-m", "hermes_rl.orchestration.supervision.shim", str(folder), launch.id),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -236,7 +237,7 @@ def log_tail(log: Path) -> str | None:
 
 
 def supervisor_command(run_id: str) -> list[str]:
-    return [sys.executable, "-m", "hermes_rl.orchestration.supervision", run_id]
+    return python_command("-m", "hermes_rl.orchestration.supervision", run_id)
 
 
 def key_environment(keys: tuple[str, ...]) -> dict[str, str]:

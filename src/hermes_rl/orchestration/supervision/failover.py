@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hermes_rl.core.private_files import open_private
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.atomic_json import read_atomic_json
 from hermes_rl.orchestration.supervision.process_tags import lock_is_free, try_lock, untagged_environ
@@ -60,7 +61,7 @@ class Failover:
                 ProcessIdentity(**state["supervisor"]).signal(signal.SIGKILL)
 
     def _acquire_failover_lock(self) -> bool:
-        file = os.open(self._run / "succession.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_private(self._run / "succession.lock", os.O_RDWR | os.O_CREAT)
         if try_lock(file):
             self._failover_lock = file
             return True

@@ -4,10 +4,10 @@ Always true: a command contains names of environment variables, never secrets; c
 folder only, except for the engine's checkpoints, which are stored with the engines under the run's name.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import find_key
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
@@ -17,8 +17,7 @@ from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
 from hermes_rl.tracing.setup import new_traceparent
 
-# `-P`: without the working directory on sys.path, like the `hermes-rl` command.
-PROGRAM = (sys.executable, "-P", "-m", "hermes_rl")
+PROGRAM = tuple(python_command("-m", "hermes_rl"))
 
 
 def build_plan(run_file: RunFile) -> RunPlan:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.orchestration.atomic_json import read_atomic_json, write_atomic_json
 from hermes_rl.orchestration.reconciler.unit import RestartPolicy
 
@@ -83,7 +84,7 @@ class RunPlan:
     traceparent: str | None = None
 
     def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         write_atomic_json(path, asdict(self))
 
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from hermes_rl.core.keys import stored_secrets
+from hermes_rl.core.private_files import open_private, private_folder
 from hermes_rl.core.process_guard import (
     IGNORED_SIGNALS,
     kill_descendants,
@@ -100,8 +101,8 @@ class LogFile:
             self.close()
             self._rotate()
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            private_folder(self._path.parent)
+            self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._size = os.fstat(self._file).st_size
 
     def _write_all(self, data: bytes) -> None:
@@ -259,7 +260,7 @@ class Shim:
 
 
 def main(folder: Path, launch_id: str) -> int:
-    lock = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = open_private(folder / "keeper.lock", os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_TIMEOUT
     while not try_lock(lock):
         if time.monotonic() > deadline:

@@ -9,11 +9,13 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.file_lock import acquire_within
+from hermes_rl.core.private_files import open_private, private_folder
 from hermes_rl.core.process_identity import ProcessIdentity
 from hermes_rl.orchestration.reconciler.driver import StateWriter, drive
 from hermes_rl.orchestration.reconciler.unit import UnitState
@@ -209,14 +211,19 @@ def restore_progress(
     )
 
 
+class _PrivateLog(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", opener=open_private)
+
+
 def main(run_id: str) -> None:
     """Set up the log and supervise the run."""
     path = RunPaths(run_id).log("supervisor")
     # Supervise even when the log cannot be written.
     logging.raiseExceptions = False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler: logging.Handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
+        private_folder(path.parent)
+        handler: logging.Handler = _PrivateLog(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
     except OSError:
         handler = logging.NullHandler()
     logging.basicConfig(
@@ -229,7 +236,7 @@ def main(run_id: str) -> None:
 def supervise(run_id: str) -> None:
     """Supervise until the run ends; return early when another supervisor holds the lock or there is nothing to do."""
     paths = RunPaths(run_id)
-    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = open_private(paths.lock, os.O_RDWR | os.O_CREAT)
     if not acquire_within(lock, LOCK_TIMEOUT, poll_seconds=0.05):
         return
     while _has_work(paths):

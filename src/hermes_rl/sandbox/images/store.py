@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, SandboxError
 from hermes_rl.core.paths import images_home
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, PATH
@@ -209,7 +209,7 @@ async def _unpack(archive: Path, root: Path, report: Report) -> None:
 
 
 async def _run_rootfs(job: str, archive: Path, *more: Path, on_line: Report = lambda _: None) -> str:
-    argv = [sys.executable, "-I", rootfs.__file__, job, str(archive), *map(str, more)]
+    argv = python_command(rootfs.__file__, job, str(archive), *map(str, more), isolated=True)
     code, stdout, stderr = await _run(argv, on_line)
     if code == rootfs.BAD_ARCHIVE:
         raise ConfigError(f"the image {archive} cannot be used: {stderr}")

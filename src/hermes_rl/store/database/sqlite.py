@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from hermes_rl.core.private_files import create_private, private_folder
 from hermes_rl.store.database.errors import StoreError, StoreFullError, StoreUnavailableError
 from hermes_rl.store.database.sqlite_log import BUSY_SECONDS, WalCheckpointer, open_connection
 from hermes_rl.store.database.transactions import Query, Row, SharedTransaction, SqlDialect, T, Transaction, W
@@ -174,7 +175,9 @@ class _DatabaseThread:
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._path.parent)
+            # SQLite gives its log and index the mode of the database.
+            create_private(self._path)
             self._connection = open_connection(self._path)
         return self._connection
 

@@ -18,6 +18,8 @@ from hermes_rl.tools.web.extraction import extract_page
 
 # The .test domain is reserved, so no such host can exist.
 FOLDER_URL = "https://corpus.test/"
+# A small .gz file may hold a line of many gigabytes.
+MAX_LINE_BYTES = 64 * 2**20
 PLAIN_SUFFIXES, HTML_SUFFIXES = (".txt", ".md", ".markdown", ".rst"), (".html", ".htm")
 
 
@@ -57,7 +59,11 @@ def read_corpus(path: Path) -> Corpus:
 def _read_jsonl(path: Path) -> Iterator[WebPage]:
     seen: dict[str, int] = {}
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise ConfigError(
+                    f"tool_settings.web.corpus: line {number} of {path} has more than {MAX_LINE_BYTES} bytes, the limit"
+                )
             if not line.strip():
                 continue
             location = f"tool_settings.web.corpus: line {number} of {path}"

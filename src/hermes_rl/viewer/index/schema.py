@@ -5,7 +5,6 @@ only the user can read it.
 """
 
 import hashlib
-import os
 import sqlite3
 import time
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.private_files import FOLDER_MODE, create_private, private_folder
 
 VERSION = 3
 READ_CACHE_KB = 4_096
@@ -153,12 +153,14 @@ def delete_unused(days: float = UNUSED_DAYS) -> None:
 
 
 def make_indexes_home(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with suppress(OSError):
-        os.chmod(folder, 0o700)  # noqa: PTH101 - conversations may be private
+        # Made by an older version.
+        folder.chmod(FOLDER_MODE)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    create_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     for pragma in (
         "journal_mode = WAL",

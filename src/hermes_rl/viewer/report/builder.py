@@ -53,14 +53,18 @@ def write_report(
     *,
     groups: int = DEFAULT_GROUPS,
     on_step: ProgressCallback = lambda *_: None,
+    private: bool = False,
 ) -> ReportContents:
-    """Write the report of the targets, given as for `hermes-rl view`; ConfigError when there is nothing."""
+    """Write the report of the targets, given as for `hermes-rl view`; ConfigError when there is nothing.
+
+    A `private` page can be read by its owner only.
+    """
     service = ViewerService(targets, runs)
     try:
         sources = service.complete(lambda done, of: on_step("reading", done, of))
         if len(sources) > MAX_SOURCES:
             raise ConfigError(f"{len(sources)} sources are too many for one report; name at most {MAX_SOURCES}")
-        with open_page(path, " · ".join(source.name for source in sources[:TITLE_NAMES])) as page:
+        with open_page(path, " · ".join(source.name for source in sources[:TITLE_NAMES]), private=private) as page:
             made = _fill(page, service, sources, groups, on_step)
         return made._replace(path=path, bytes=path.stat().st_size)
     except (SourceChangedError, NotFoundError, sqlite3.Error) as error:

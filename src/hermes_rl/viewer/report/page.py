@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.private_files import open_private
 
 STATIC = Path(__file__).parents[1] / "static"
 # The charset and the policy come first: they do not apply to anything before them.
@@ -65,12 +66,12 @@ class ReportPage:
 
 
 @contextmanager
-def open_page(path: Path, title: str) -> Iterator[ReportPage]:
-    """A page that replaces the file at `path` when the block succeeds."""
+def open_page(path: Path, title: str, *, private: bool = False) -> Iterator[ReportPage]:
+    """A page that replaces the file at `path` when the block succeeds; only the owner can read a `private` one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=open_private if private else None) as file:
             page = ReportPage(file, title)
             yield page
             page.end()

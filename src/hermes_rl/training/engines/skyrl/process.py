@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.private_files import open_private, private_folder
 from hermes_rl.core.process_identity import process_start_time
 from hermes_rl.training.engines.skyrl.paths import EnginePaths, engines_home
 from hermes_rl.training.engines.skyrl.record import EngineRecord, read_record
@@ -82,16 +84,18 @@ class RunningEngine:
 def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEngine:
     """Start the processes; `wait_until_ready` waits for the engine to be ready."""
     paths = EnginePaths(settings.name)
-    paths.checkpoints.mkdir(parents=True, exist_ok=True)
+    private_folder(paths.checkpoints)
     known = read_record(settings.name)
-    with paths.lock.open("w") as lock:
+    with open(paths.lock, "w", opener=open_private) as lock:
         # Lock first: an exiting engine of the same name holds its port until then.
         _acquire_lock(lock.fileno(), settings.name, known)
         with _listen(settings.port, known.port if known else 0) as listener:
-            command = [str(environment.python), "-m", "hermes_skyrl", "api", "--listen", str(listener.fileno())]
+            command = python_command(
+                "-m", "hermes_skyrl", "api", "--listen", str(listener.fileno()), python=environment.python
+            )
             if not settings.detach:
                 command += ["--parent", str(os.getpid())]
-            with paths.log.open("ab") as log:
+            with open(paths.log, "ab", opener=open_private) as log:
                 process = subprocess.Popen(
                     [*command, *settings.arguments()],
                     stdin=subprocess.DEVNULL,

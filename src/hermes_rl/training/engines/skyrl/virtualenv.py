@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import acquire_within
+from hermes_rl.core.private_files import private_folder
 from hermes_rl.training.engines.skyrl.paths import ENVIRONMENT_PREFIX, engines_home
 
 PINS = Path(__file__).with_name("skyrl.txt")
@@ -72,7 +74,7 @@ def managed_environment(progress: Progress) -> EngineVenv:
     contents = f"{_python_version(python)}\n".encode() + PINS.read_bytes()
     home = engines_home() / f"{ENVIRONMENT_PREFIX}{hashlib.sha256(contents).hexdigest()[:16]}"
     environment = EngineVenv(home)
-    home.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(home.parent)
     with _locked(home.with_suffix(".lock"), progress):
         if not (home / "complete").exists():
             _install(environment, python, progress)
@@ -110,9 +112,10 @@ def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
             f"{free / 10**9:.1f} GB free; free some space, or set HERMES_HOME to another disk"
         )
     shutil.rmtree(environment.home, ignore_errors=True)
-    pip = [str(environment.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    pip = python_command("-m", "pip", "install", python=environment.python, isolated=True)
+    pip += ["--quiet", "--disable-pip-version-check", "--no-input"]
     progress(0, "create a virtual environment")
-    _run([python, "-m", "venv", str(environment.home)])
+    _run(python_command("-m", "venv", str(environment.home), python=python, isolated=True))
     progress(1, "install SkyRL, JAX and their dependencies, about two minutes")
     _run([*pip, "--no-deps", "-r", str(PINS)])
     progress(2, "check the installation")
@@ -123,7 +126,7 @@ def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
 
 def _check(environment: EngineVenv, script: str) -> str | None:
     """Why SkyRL cannot run there; None if it can."""
-    done = _run_process([str(environment.python), "-c", script], CHECK_DEADLINE_S)
+    done = _run_process(python_command("-c", script, python=environment.python, isolated=True), CHECK_DEADLINE_S)
     if done.returncode != 0:
         return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     version = done.stdout.strip().splitlines()[-1]

@@ -37,7 +37,7 @@ def run_api(arguments: list[str], without: Collection[str], listen: int) -> None
         # SkyRL expects to be started by `uv run`, and starts its engine the same way.
         flags = [flag for fix in without for flag in ("--without", fix)]
         upstream._build_uv_run_cmd_engine = lambda _parent, config: [  # noqa: SLF001
-            *(sys.executable, "-m", __package__, "engine", "--parent", str(os.getpid()), *flags),
+            *(sys.executable, "-P", "-m", __package__, "engine", "--parent", str(os.getpid()), *flags),
             *config_to_argv(config),
         ]
     server = uvicorn.Server(

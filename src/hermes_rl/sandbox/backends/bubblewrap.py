@@ -1,8 +1,9 @@
 """Backend `bubblewrap`: Linux namespaces around one workspace, without a daemon.
 
 Always true: the sandbox has no network unless requested, no capabilities, no way to create a namespace, none of our
-environment variables, and sees only /usr of the host, or an unpacked image, read-only. Its files are in memory, within
-its limits. All its processes die with its first process, which dies with us.
+environment variables, and sees only /usr of the host, or an unpacked image, read-only, without our package and the
+environment's own files (see hidden_paths.py). Its files are in memory, within its limits. All its
+processes die with its first process, which dies with us.
 """
 
 import os
@@ -21,6 +22,7 @@ from hermes_rl.sandbox.backends.bwrap_arguments import (
 )
 from hermes_rl.sandbox.backends.namespaced import NamespacedSandbox, NamespacedState, reap_cgroups, start_within
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, base_environment
+from hermes_rl.sandbox.hidden_paths import hidden_paths
 from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, probe_by_command
@@ -86,7 +88,14 @@ class BubblewrapSandbox(NamespacedSandbox):
         tools = Tools.find()
         shared, limits = self._shared, self._spec.limits
         folders = {} if self._baking else self._spec.folders
-        view = SandboxView(image.root, self._disk_mb, bool(self._spec.network), writable=self._baking, folders=folders)
+        view = SandboxView(
+            image.root,
+            self._disk_mb,
+            bool(self._spec.network),
+            writable=self._baking,
+            folders=folders,
+            hidden=hidden_paths(self._spec.hidden),
+        )
         self._create_groups(view.memory_mb)
         settings = {
             "alone": "1",

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from hermes_rl.core.paths import bundled_environments_dir, rl_home
+from hermes_rl.core.paths import bundled_environments_dir, hermes_home, rl_home
 
 # How many entries of a folder are checked for links that lead out of it.
 MAX_ENTRIES = 5000
@@ -28,7 +28,8 @@ class Cover:
 
 def hidden_paths(hidden: Iterable[Path] = ()) -> list[str]:
     """The real paths of what no sandbox shows: our package, the runs and keys in our home, and these."""
-    return sorted({os.path.realpath(path) for path in (*package_paths(), rl_home(), *hidden)})
+    ours = (*package_paths(), rl_home(), hermes_home() / ".env")
+    return sorted({os.path.realpath(path) for path in (*ours, *hidden)})
 
 
 def covers(source: Path, target: str, hidden: Sequence[str], *, enterable: bool = False) -> list[Cover]:

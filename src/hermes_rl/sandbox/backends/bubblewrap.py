@@ -2,8 +2,8 @@
 
 Always true: the sandbox has no network unless requested, no capabilities, no way to create a namespace, none of our
 environment variables, and sees only /usr of the host, or an unpacked image, read-only, without our package and the
-environment's own files (see hidden_paths.py). Its files are in memory, within its limits. All its
-processes die with its first process, which dies with us.
+environment's own files (see hidden_paths.py). A seccomp filter refuses calls that it does not need. Its files are in
+memory, within its limits. All its processes die with its first process, which dies with us.
 """
 
 import os
@@ -26,6 +26,7 @@ from hermes_rl.sandbox.hidden_paths import hidden_paths
 from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, probe_by_command
+from hermes_rl.sandbox.seccomp import compile_filter
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, resolve_spec
 
 START_TIMEOUT = 20.0
@@ -106,6 +107,9 @@ class BubblewrapSandbox(NamespacedSandbox):
             "guard_proc": "" if self._baking else "1",
             "tmpfs": "" if self._baking else view.tmpfs,
             "processes": str(limits.processes or ""),
+            # The guest agent itself writes below /proc.
+            "writable": "" if self._baking else "\n".join((*view.writable_mounts, "/dev", "/proc")),
+            "seccomp": compile_filter(os.uname().machine).hex(),
         }
         # For a setup, host root stays root, confined as in a container. Other users become root in a namespace.
         namespace = not self._baking or os.geteuid() != 0

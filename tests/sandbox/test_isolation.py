@@ -1,5 +1,8 @@
 import asyncio
+import ctypes
 import os
+import secrets
+import socket
 import tempfile
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.process_tree import children
 from hermes_rl.sandbox.protocol import Sandbox
+from hermes_rl.sandbox.spec import SandboxSpec
 from tests.sandbox.living import living, nap
 
 SECRET = "sk-this-must-never-be-seen"
@@ -105,6 +109,31 @@ async def test_commands_have_no_capability_and_cannot_get_one(jail: Sandbox) -> 
 )
 async def test_what_would_lead_out_is_refused(jail: Sandbox, attempt: str) -> None:
     assert (await jail.exec(attempt, timeout=10)).exit_code != 0
+
+
+@pytest.mark.skipif(
+    ctypes.CDLL(None).syscall(444, None, 0, 1) < 6, reason="NO LANDLOCK of version 6, which Linux has since 6.12"
+)
+async def test_abstract_sockets_of_the_host_are_out_of_reach_with_its_network(bubblewrap: BubblewrapBackend) -> None:
+    name = f"hermes-rl-{secrets.token_hex(8)}"
+    connect = f"import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + '{name}')"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"\0{name}")
+        listening.listen()
+        async with await bubblewrap.start(SandboxSpec(network=True)) as jail:
+            seen = await jail.exec(f'/usr/bin/python3 -c "{connect}"', timeout=30)
+    assert b"Operation not permitted" in seen.stderr
+
+
+async def test_files_can_be_moved_linked_and_cut_where_the_agent_may_write(jail: Sandbox) -> None:
+    script = """
+    mkdir a b; echo hello > a/x; mv a/x b/x; ln b/x a/hard; ln -s b/x soft; mkfifo pipe; truncate -s 2 b/x; mv b c
+    perl -e 'rename "c/x", "a/renamed" or die $!'; rm soft pipe
+    echo x > /dev/null; echo x > /dev/shm/x; echo x > /run/x
+    (echo a; echo b) > >(cat > /tmp/redirected); cat a/renamed a/hard
+    """
+    result = await jail.exec(f"set -e\n{script}", timeout=30)
+    assert (result.exit_code, result.stdout) == (0, b"hehe"), result.stderr.decode()
 
 
 async def test_the_first_process_cannot_be_killed_from_inside(jail: Sandbox) -> None:

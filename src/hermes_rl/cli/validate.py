@@ -31,6 +31,7 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
     from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.validation.sandbox_search import SEARCH_SECONDS
     from hermes_rl.validation.validate import ITEMS
 
     env_default, endpoints = config_defaults(environment)
@@ -42,16 +43,23 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             default=ITEMS,
             help=f"Try this many items, three training items for two held-out ones. [{ITEMS}]",
         ),
+        click.Option(
+            ["--search-seconds"],
+            type=click.IntRange(min=0),
+            default=SEARCH_SECONDS,
+            help="Search the files of the sandboxes for answers for this many seconds; 0: no search. "
+            f"[{SEARCH_SECONDS}]",
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
         *section_options("env", env_default),
         *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
     ]
 
-    def run(config_file: Path | None, items: int, as_json: bool, **flags: str | None) -> int:
+    def run(config_file: Path | None, items: int, search_seconds: int, as_json: bool, **flags: str | None) -> int:
         settings = resolve_settings(
             environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
         )
-        report = run_async(_validate(environment, settings, items))
+        report = run_async(_validate(environment, settings, items, search_seconds))
         print_report(report)
         if as_json:
             click.echo(fast_json.dumps(report.as_dict()).decode())
@@ -71,7 +79,9 @@ validate = EnvironmentCommand(
 )
 
 
-async def _validate(environment: "type[HermesAgentBaseEnv]", settings: "Settings", items: int) -> ValidationReport:
+async def _validate(
+    environment: "type[HermesAgentBaseEnv]", settings: "Settings", items: int, search_seconds: int
+) -> ValidationReport:
     from hermes_rl.validation.validate import run_validation
 
     with ExitStack() as bar:
@@ -83,7 +93,7 @@ async def _validate(environment: "type[HermesAgentBaseEnv]", settings: "Settings
             steps = steps or bar.enter_context(progress("validate", total))
             steps.show(done, last)
 
-        return await run_validation(environment, settings, items=items, show=show)
+        return await run_validation(environment, settings, items=items, search_seconds=search_seconds, show=show)
 
 
 def print_report(report: ValidationReport) -> None:
@@ -113,6 +123,8 @@ def print_report(report: ValidationReport) -> None:
             colour = COLOURS[finding.severity]
             screen.print(f"[bold {colour}]{finding.severity}[/] {escape(finding.seen)}", soft_wrap=True)
         screen.print(f"  → {escape(fix)}", soft_wrap=True)
+    if report.search:
+        screen.print(report.search, soft_wrap=True)
     took = ", ".join(f"{name.replace('_', ' ')} {seconds:.3g} s" for name, seconds in report.seconds.items())
     screen.print(f"{report.environment}: {report.verdict}" + (f" ({took})" if took else ""), soft_wrap=True)
 

@@ -52,6 +52,7 @@ from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup
 from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
 from hermes_rl.rollout.item_rewards import ItemRewards
 from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.rollout.own_files import environment_files
 from hermes_rl.rollout.sampler import Draw, ItemStream, Sampler, content_id, dataset_hash, get_sampler
 from hermes_rl.rollout.token_requirements import load_run_tokenizer
 from hermes_rl.rollout.transcript import transcript
@@ -300,6 +301,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 max_live=config.max_live_sandboxes,
                 max_starting=config.max_starting_sandboxes,
                 start_timeout=config.sandbox_start_timeout,
+                hidden=await asyncio.to_thread(environment_files, type(self), config),
             )
             default_spec = with_agent(HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)), config)
             if not self.overrides("sandbox_spec"):

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from hermes_rl import tracing
@@ -38,6 +38,7 @@ from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import Program, with_agent
 from hermes_rl.rollout.external.run import AgentRun, ExternalAgent, RunLimits
 from hermes_rl.rollout.filters import Withheld
+from hermes_rl.rollout.own_files import item_files
 from hermes_rl.rollout.token_requirements import format_settings
 from hermes_rl.sandbox.spec import SandboxSpec, resolve_spec
 from hermes_rl.tools.session import ToolSession
@@ -248,6 +249,7 @@ def spec_for(env: Environment, item: Any) -> SandboxSpec:
     pool = env.tools.pool
     try:
         spec = with_agent(env.sandbox_spec(item), env.config)
+        spec = replace(spec, hidden=(*spec.hidden, *item_files(item)))
         resolve_spec(spec, pool.backend.name, pool.capabilities)
     except ConfigError as error:
         raise EnvironmentCodeError("sandbox_spec", str(error)) from error

@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hermes_rl import tracing
 from hermes_rl.core.errors import SandboxError
@@ -34,7 +35,10 @@ class _PoolBackend:
 
 
 class SandboxPool:
-    """Sandboxes of one or more backends. `start_failures` counts failed start attempts by cause."""
+    """Sandboxes of one or more backends. `start_failures` counts failed start attempts by cause.
+
+    `hidden` are files of this machine that none of them shows, in addition to those of each spec.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,13 @@ class SandboxPool:
         max_live: int = 64,
         max_starting: int = 8,
         start_timeout: float = 120.0,
+        hidden: Sequence[Path] = (),
     ) -> None:
         self._slots = [_PoolBackend(each) for each in (backend if isinstance(backend, Sequence) else [backend])]
         self.close_failures = 0
         self.start_failures: Counter[str] = Counter()
         self._start_timeout = start_timeout
+        self._hidden = tuple(hidden)
         self._capacity = {False: asyncio.Semaphore(max_live), True: asyncio.Semaphore(max(max_live // 4, 1))}
         self._starting = asyncio.Semaphore(max_starting)
         self._live: dict[Sandbox, tuple[_PoolBackend, bool]] = {}
@@ -75,6 +81,9 @@ class SandboxPool:
 
     async def acquire(self, spec: SandboxSpec | None = None, *, verifying: bool = False) -> Sandbox:
         """Start a sandbox once there is capacity. SandboxError if all attempts fail."""
+        if self._hidden:
+            spec = spec or SandboxSpec()
+            spec = replace(spec, hidden=(*spec.hidden, *self._hidden))
         with tracing.span("sandbox") as span:
             began = time.monotonic()
             await self._capacity[verifying].acquire()

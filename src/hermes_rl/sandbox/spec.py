@@ -5,7 +5,7 @@ author asks for is enforced or refused; what they leave open gets our default wh
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,7 @@ class SandboxSpec:
     `image` is a name for docker, modal and daytona, and a directory or a tar archive for bubblewrap and singularity.
     A relative path in `files` is below the workspace. `setup` is a bash script, run as root where the backend has root.
     `folders` are directories of this machine, mounted read-only at those paths; a setup does not see them.
+    `hidden` are files and directories of this machine that no mount may show, besides the environment's own.
     """
 
     image: str | None = None
@@ -52,6 +53,7 @@ class SandboxSpec:
     writable_root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
+    hidden: Sequence[Path] = ()
 
     @property
     def baked(self) -> bool:

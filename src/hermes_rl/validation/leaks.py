@@ -38,7 +38,7 @@ def leaked_answer(oracle: Sequence[Step | Reply], item: CheckedItem) -> Validati
     if not isinstance(last, str) or len(oracle) > 1 or len(last.strip()) < MIN_VALUE_LENGTH - 1:
         return None
     answer = last.strip()
-    if not re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", _text(item), re.IGNORECASE):
+    if not re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt_of(item), re.IGNORECASE):
         return None
     return ValidationFinding(
         Severity.WARNING,
@@ -67,9 +67,9 @@ async def sandbox_leaks(env: HermesAgentBaseEnv, item: CheckedItem, tools: Colle
 
 def hidden_values(item: CheckedItem) -> dict[str, str]:
     """Values of the item's answer fields that are not in its prompt, with their field."""
-    text = _text(item)
+    text = prompt_of(item)
     found: dict[str, str] = {}
-    for field, value in _leaves(item.value):
+    for field, value in item_leaves(item.value):
         lines = [line.strip() for line in value.splitlines() if line.strip()]
         longest = max(lines, key=len, default="")
         if ANSWERS.search(field) and len(longest) >= MIN_VALUE_LENGTH and longest not in text:
@@ -116,17 +116,17 @@ def _secrets(item: CheckedItem, variables: str) -> Iterator[ValidationFinding]:
         )
 
 
-def _leaves(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+def item_leaves(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     """The strings and numbers of an item with their paths."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _leaves(part, f"{field}.{name}" if field else str(name))
+            yield from item_leaves(part, f"{field}.{name}" if field else str(name))
     elif isinstance(value, list | tuple | set):
         for part in value:
-            yield from _leaves(part, field)
+            yield from item_leaves(part, field)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield field, str(value)
 
 
-def _text(item: CheckedItem) -> str:
+def prompt_of(item: CheckedItem) -> str:
     return "\n".join(str(message.get("content") or "") for message in item.messages)

@@ -68,6 +68,8 @@ class ValidationReport:
     trials: Sequence[ScriptedRollout] = ()
     findings: Sequence[ValidationFinding] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    search: str = ""
+    """How much of the sandboxes was searched for answers; empty if they were not searched."""
 
     @property
     def ok(self) -> bool:
@@ -106,6 +108,7 @@ class ValidationReport:
                 for finding in self.findings
             ],
             "seconds": dict(self.seconds),
+            "search": self.search,
         }
 
     def __str__(self) -> str:

@@ -38,6 +38,7 @@ from hermes_rl.validation.item_checks import (
 )
 from hermes_rl.validation.leaks import leaked_answer, sandbox_leaks
 from hermes_rl.validation.report import AgentKind, ScriptedRollout, Severity, ValidationFinding, ValidationReport
+from hermes_rl.validation.sandbox_search import search_sandboxes
 from hermes_rl.validation.scores import score_findings
 
 ITEMS = 5
@@ -53,12 +54,13 @@ Progress = Callable[[int, int, str], object]
 
 
 def validate_environment(
-    environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, **config: Any
+    environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, search_seconds: int = 0, **config: Any
 ) -> ValidationReport:
     """Validate an environment class; `config` overrides its config_init. For synchronous code and tests."""
     settings = resolve_settings(environment, ConfigSections(), {}, {})
     env_config = type(settings.env).model_validate(settings.env.model_dump() | config)
-    return asyncio.run(run_validation(environment, Settings(env_config, settings.endpoints), items=items))
+    resolved = Settings(env_config, settings.endpoints)
+    return asyncio.run(run_validation(environment, resolved, items=items, search_seconds=search_seconds))
 
 
 def check_environment(environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, **config: Any) -> ValidationReport:
@@ -70,9 +72,17 @@ def check_environment(environment: type[HermesAgentBaseEnv], *, items: int = ITE
 
 
 async def run_validation(
-    environment: type[HermesAgentBaseEnv], settings: Settings, *, items: int = ITEMS, show: Progress | None = None
+    environment: type[HermesAgentBaseEnv],
+    settings: Settings,
+    *,
+    items: int = ITEMS,
+    search_seconds: int = 0,
+    show: Progress | None = None,
 ) -> ValidationReport:
-    """Run all agents on `items` items, three training items to two held-out ones, and all other checks."""
+    """Run all agents on `items` items, three training items to two held-out ones, and all other checks.
+
+    `search_seconds` is the time for the search of whole sandboxes for answers; 0 searches the usual folders only.
+    """
     seen = _Observations()
     endpoints = without_health_checks(settings.endpoints)
     try:
@@ -83,6 +93,7 @@ async def run_validation(
             inventory = await take_inventory(env)
             seen.findings += item_findings(env, inventory)
             await _run_agents(env, inventory.chosen(items), seen, show or (lambda *_: None))
+            await _search(env, seen, search_seconds)
         # After the first is closed: a setup may need exclusive use of a port or a file.
         second = await outline_in_subprocess(environment, settings.env)
         if second is None:
@@ -126,6 +137,7 @@ def _report(environment: type[HermesAgentBaseEnv], settings: Settings, seen: "_O
         trials=tuple(seen.trials),
         findings=tuple(sorted(found, key=lambda finding: order.index(finding.severity))),
         seconds={**seen.seconds, **_timings(seen.trials)},
+        search=seen.search,
     )
 
 
@@ -135,6 +147,7 @@ class _Observations:
     trials: list[ScriptedRollout] = field(default_factory=list)
     findings: list[ValidationFinding] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    search: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +187,18 @@ async def _opened(env: HermesAgentBaseEnv, seen: _Observations) -> AsyncIterator
                 "every command waits for it; cache its result in a file",
             )
         )
+
+
+async def _search(env: HermesAgentBaseEnv, seen: "_Observations", seconds: int) -> None:
+    """After the agents, whose timings it would distort."""
+    began = time.monotonic()
+    tools = {tool.name for opened in env.tools.toolsets.values() for tool in opened.tools}
+    isolated = env.tools.pool.capabilities.isolates_files
+    result = await search_sandboxes(env, seen.items, tools, seconds if isolated else 0)
+    seen.findings += result.findings
+    if result.coverage:
+        seen.search = result.coverage
+        seen.seconds["search"] = round(time.monotonic() - began, 3)
 
 
 async def _run_agents(

@@ -1,8 +1,9 @@
 """Backend `bubblewrap`: Linux namespaces around one workspace, without a daemon.
 
 Always true: the sandbox has no network unless requested, no capabilities, no way to create a namespace, none of our
-environment variables, and sees only /usr of the host, or an unpacked image, read-only. Its files are in memory, within
-its limits. All its processes die with its first process, which dies with us.
+environment variables, and sees only /usr of the host, or an unpacked image, read-only, without our package and the
+environment's own files (see hidden_paths.py). A seccomp filter refuses calls that it does not need. Its files are in
+memory, within its limits. All its processes die with its first process, which dies with us.
 """
 
 import os
@@ -21,9 +22,11 @@ from hermes_rl.sandbox.backends.bwrap_arguments import (
 )
 from hermes_rl.sandbox.backends.namespaced import NamespacedSandbox, NamespacedState, reap_cgroups, start_within
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, base_environment
+from hermes_rl.sandbox.hidden_paths import hidden_paths
 from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, probe_by_command
+from hermes_rl.sandbox.seccomp import compile_filter
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, resolve_spec
 
 START_TIMEOUT = 20.0
@@ -86,7 +89,14 @@ class BubblewrapSandbox(NamespacedSandbox):
         tools = Tools.find()
         shared, limits = self._shared, self._spec.limits
         folders = {} if self._baking else self._spec.folders
-        view = SandboxView(image.root, self._disk_mb, bool(self._spec.network), writable=self._baking, folders=folders)
+        view = SandboxView(
+            image.root,
+            self._disk_mb,
+            bool(self._spec.network),
+            writable=self._baking,
+            folders=folders,
+            hidden=hidden_paths(self._spec.hidden),
+        )
         self._create_groups(view.memory_mb)
         settings = {
             "alone": "1",
@@ -97,6 +107,9 @@ class BubblewrapSandbox(NamespacedSandbox):
             "guard_proc": "" if self._baking else "1",
             "tmpfs": "" if self._baking else view.tmpfs,
             "processes": str(limits.processes or ""),
+            # The guest agent itself writes below /proc.
+            "writable": "" if self._baking else "\n".join((*view.writable_mounts, "/dev", "/proc")),
+            "seccomp": compile_filter(os.uname().machine).hex(),
         }
         # For a setup, host root stays root, confined as in a container. Other users become root in a namespace.
         namespace = not self._baking or os.geteuid() != 0

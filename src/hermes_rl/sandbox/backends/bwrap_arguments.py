@@ -21,6 +21,7 @@ from typing import Self
 from hermes_rl.core.errors import ConfigError, SandboxError
 from hermes_rl.sandbox.guest_agent import client
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, PROGRAM, base_environment
+from hermes_rl.sandbox.hidden_paths import covers
 from hermes_rl.sandbox.protocol import WORKSPACE
 
 LAUNCH = resources.files("hermes_rl.sandbox.backends").joinpath("launch.pl").read_text()
@@ -51,6 +52,8 @@ _HOST_ETC = (
 # CAP_SETFCAP: Linux 5.12 and later require it to map root of the outer namespace into the inner one.
 # CAP_SYS_ADMIN: to limit the number of files. Both end at the inner namespace, before any command runs.
 _GUEST_CAPABILITIES = "SETFCAP SYS_ADMIN"
+# The options that mount a path of the host: source, target.
+_BINDS = {"--bind", "--ro-bind", "--ro-bind-try"}
 # Created fresh in each sandbox; everything else is mounted from the image.
 _FRESH_DIRECTORIES = {"proc", "dev", "sys", "tmp", "run", WORKSPACE.strip("/")}
 
@@ -78,7 +81,7 @@ class Tools:
 class SandboxView:
     """What the sandbox sees. `image` None is the host's /usr; `writable` is for an image's setup, run by root.
 
-    `folders` of the host are mounted read-only at these paths.
+    `folders` of the host are mounted read-only at these paths. `hidden` paths of the host are covered in every mount.
     """
 
     image: Path | None
@@ -86,6 +89,7 @@ class SandboxView:
     network: bool
     writable: bool = False
     folders: Mapping[str, Path] = field(default_factory=dict)
+    hidden: Sequence[str] = ()
 
     @property
     def writable_mounts(self) -> dict[str, int]:
@@ -141,7 +145,7 @@ def bwrap_argv(tools: Tools, etc: Mapping[str, int], view: SandboxView) -> list[
     for name, value in base_environment(WORKSPACE).items():
         system += ["--setenv", name, value]
     perl = "/usr/bin/perl" if view.image is not None else tools.perl
-    return [tools.bwrap, *namespaces, *process, *system, "--", perl, "-e", PROGRAM]
+    return [tools.bwrap, *namespaces, *process, *_covered(system, view), "--", perl, "-e", PROGRAM]
 
 
 @contextmanager
@@ -198,6 +202,23 @@ def explain_start_failure(backend: str, stderr: str) -> str:
     elif "perl" in stderr:
         message += " The image needs bash and perl (Debian's and Ubuntu's have them: packages bash and perl-base)."
     return message
+
+
+def _covered(argv: Sequence[str], view: SandboxView) -> list[str]:
+    """The arguments with an empty folder or an unreadable file over each hidden path, right after the mount."""
+    result: list[str] = []
+    own_uid = os.geteuid() == 0 and not view.writable
+    for index, word in enumerate(argv):
+        result.append(word)
+        if index < 2 or argv[index - 2] not in _BINDS:
+            continue
+        for cover in covers(Path(argv[index - 1]), word, view.hidden, enterable=own_uid):
+            if cover.folder:
+                result += ["--perms", "0555", "--size", str(_MB), "--tmpfs", cover.target]
+                result += ["--remount-ro", cover.target]
+            else:
+                result += ["--ro-bind", os.devnull, cover.target]
+    return result
 
 
 def _host_files(etc: Mapping[str, int]) -> list[str]:

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from hermes_rl.core.errors import ConfigError, SandboxError
 from hermes_rl.sandbox.backends.docker_api import OWNER_LABEL, SANDBOX_LABEL, DockerEngine, docker_url, podman_url
 from hermes_rl.sandbox.backends.docker_transport import AttachTransport
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, PROGRAM, GuestAgentSandbox, base_environment, container_ids
+from hermes_rl.sandbox.hidden_paths import covers, hidden_paths
 from hermes_rl.sandbox.images.materialize import Image, files_outside, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, Command, probe_by_command
@@ -408,10 +410,12 @@ def container_body(spec: SandboxSpec, image: _Image, engine: str, runtime: str) 
         **{volume: _tmpfs(engine, disk, "mode=0755") for volume in image.volumes if volume != WORKSPACE},
     }
     host["ReadonlyRootfs"] = not spec.writable_root
-    host["Mounts"] = [
-        {"Type": "bind", "Source": str(folder.resolve()), "Target": target, "ReadOnly": True}
-        for target, folder in spec.folders.items()
-    ]
+    host["Mounts"] = []
+    for target, folder in spec.folders.items():
+        host["Mounts"] += [{"Type": "bind", "Source": str(folder.resolve()), "Target": target, "ReadOnly": True}]
+        for cover in covers(folder, target, hidden_paths(spec.hidden)):
+            empty = {"Type": "tmpfs"} if cover.folder else {"Type": "bind", "Source": os.devnull}
+            host["Mounts"] += [{**empty, "Target": cover.target, "ReadOnly": True}]
     if limits.memory_mb is not None:
         # Files on a tmpfs count as memory too.
         extra = sum(_SMALL_MB if path == "/run" else disk for path in host["Tmpfs"]) + _SMALL_MB

@@ -5,6 +5,7 @@ of process trees, including children in other sessions.
 """
 
 import asyncio
+import logging
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from hermes_rl.sandbox.process_tree import kill_by_argument
 from hermes_rl.sandbox.protocol import probe_by_command
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec, resolve_spec
 from hermes_rl.sandbox.workspaces import Workspaces, remove_tree
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -43,6 +46,7 @@ class LocalBackend:
     def __init__(self, *, ledger: SandboxLedger | None = None) -> None:
         self._shared = _LocalState(ledger or SandboxLedger())
         self._images = ImageStore(ImageBuilder(self.name, self._start_for_baking))
+        self._warned = False
 
     async def probe(self) -> None:
         await probe_by_command(self, "true", b"")
@@ -52,6 +56,12 @@ class LocalBackend:
 
     async def start(self, spec: SandboxSpec | None = None) -> "LocalSandbox":
         resolved = resolve_spec(spec or SandboxSpec(), self.name, self.capabilities)
+        if resolved.hidden and not self._warned:
+            self._warned = True
+            _log.warning(
+                "the backend local hides no files: the agent can read the environment's code, data and answers. Use "
+                "bubblewrap or docker to train or evaluate"
+            )
         image = await self._images.image(resolved)
         sandbox = LocalSandbox(self._shared, resolved)
         try:

@@ -2,12 +2,12 @@
 # the outer user namespace. Makes everything but /proc and terminals read-only, mounts size-limited tmpfs on the writable
 # directories, and replaces a few files of /etc.
 # Arguments: MB for the workspace and for /tmp (each), MB of shared memory, the workspace, the agent's uid, and the words
-# `network` and `writable`, or empty. `writable` is for an image's setup, run by root: the image's files stay writable,
+# `network` and `writable`, or empty; the rest are paths to hide. `writable` is for an image's setup, run by root: the image's files stay writable,
 # and the capability to mount is dropped for good.
 use strict;
 
 {
-    my ($disk, $shared, $workspace, $agent, $network, $writable) = splice @ARGV;
+    my ($disk, $shared, $workspace, $agent, $network, $writable, @hidden) = splice @ARGV;
     # Syscall 39 is getpid on x86_64 and fails on aarch64.
     my %sys = syscall(39, 0, 0) == $$
         ? (capget => 125, capset => 126, mount => 165, prctl => 157, umount2 => 166, unshare => 272)
@@ -48,6 +48,11 @@ use strict;
     for my $tmpfs ([$workspace, $disk, '755'], ['/tmp', $disk, '1777'], ['/run', $shared, '755'], ['/dev/shm', $shared, '1777']) {
         my ($target, $size, $mode) = @$tmpfs;
         $mount->('tmpfs', $target, 'tmpfs', $flag{nosuid} | $flag{nodev}, "size=${size}m,mode=$mode") if -d $target and !-l $target;
+    }
+    # The sandbox's user cannot reach a path that does not exist for us.
+    for my $target (grep { -e } @hidden) {
+        if (-d $target) { $mount->('tmpfs', $target, 'tmpfs', $flag{ro} | $flag{nosuid} | $flag{nodev}, 'size=4k,mode=555') }
+        else { $mount->('/dev/null', $target, 'none', $bind, '') }
     }
     my %etc;
     if (!$writable) {

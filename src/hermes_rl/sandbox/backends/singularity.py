@@ -1,9 +1,10 @@
 """Backend `singularity`: Apptainer or Singularity containers, without a daemon or a writable host directory.
 
 Always true: the sandbox has no network unless requested, no capabilities, no way to create a namespace, none of our
-environment variables, and sees only its image, read-only. Its files are in memory, within its limits. All its processes
-die with its first process, which dies with us. Apptainer runs inside our user namespace (see bwrap_arguments.py),
-so it needs no setuid helper; singularity.pl closes what Apptainer leaves open.
+environment variables, and sees only its image, read-only, without our package and the environment's own files. Its
+files are in memory, within its limits. All its processes die with its first process, which dies with us. Apptainer runs
+inside our user namespace (see bwrap_arguments.py), so it needs no setuid helper; singularity.pl closes what Apptainer
+leaves open.
 """
 
 import os
@@ -24,6 +25,7 @@ from hermes_rl.sandbox.backends.bwrap_arguments import (
 from hermes_rl.sandbox.backends.namespaced import NamespacedSandbox, NamespacedState, reap_cgroups, start_within
 from hermes_rl.sandbox.guest_agent import client
 from hermes_rl.sandbox.guest_agent.client import AGENT_ID, PROGRAM
+from hermes_rl.sandbox.hidden_paths import covers, hidden_paths
 from hermes_rl.sandbox.images.store import Image, ImageBuilder, ImageStore, materialize
 from hermes_rl.sandbox.ledger import SandboxLedger
 from hermes_rl.sandbox.protocol import WORKSPACE, probe_by_command
@@ -176,5 +178,8 @@ def _container_argv(binary: str, image: Image, spec: SandboxSpec, disk_mb: int, 
         options += ["--net", "--network", "none"]
     arguments = [str(disk_mb), str(SHARED_MEMORY_MB), WORKSPACE, str(AGENT_ID)]
     arguments += ["network" if spec.network else "", "writable" if writable else ""]
+    mounts = {"/": image.root or Path("/"), **({} if writable else spec.folders)}
+    hidden = hidden_paths(spec.hidden)
+    arguments += [cover.target for target, folder in mounts.items() for cover in covers(folder, target, hidden)]
     program = ["/usr/bin/perl", "-e", _PREPARE + PROGRAM, *arguments]
     return [binary, "--silent", "exec", *options, str(image.root), *program]

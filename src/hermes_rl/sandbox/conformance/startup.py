@@ -164,6 +164,24 @@ async def unsupported_spec_is_refused(context: CheckContext) -> None:
         raise CheckFailedError(f"a sandbox started although the spec asks for {fields}, which is not claimed")
 
 
+@GROUP.on_backend(claims="folders")
+async def folders_are_mounted_without_hidden_paths(context: CheckContext) -> None:
+    """A folder of this machine is visible and read-only, except for what the spec hides in it."""
+    with _local_file(b"shown\n") as file:
+        folder = file.parent
+        folder.chmod(0o755)
+        (folder / "answers").mkdir()
+        for hidden in (folder / "answers" / "all", folder / "answer"):
+            hidden.write_bytes(b"secret\n")
+        spec = context.spec(folders={"/mounted": folder}, hidden=[folder / "answers", folder / "answer"])
+        sandbox = await context.start(spec)
+        seen = await run(sandbox, "cat /mounted/file /mounted/answer /mounted/answers/* 2>/dev/null; ls /mounted")
+        require_equal("the mounted folder", seen.stdout, b"shown\nanswer\nanswers\nfile\n")
+        for place in ("/mounted/new", "/mounted/answers/new"):
+            written = await run(sandbox, f"touch {place}")
+            require(written.exit_code != 0, f"{place} can be written")
+
+
 @GROUP.on_backend(claims="images")
 async def missing_image_is_reported(context: CheckContext) -> None:
     """A missing image raises SandboxError or ConfigError with its name."""

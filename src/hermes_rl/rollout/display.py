@@ -56,13 +56,13 @@ def progress(
 def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
     """Call this on the event loop until the end of the block."""
     loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, lambda: repeat())
 
     def repeat() -> None:
         nonlocal timer
         timer = loop.call_later(seconds, repeat)
         call()
 
-    timer = loop.call_later(seconds, repeat)
     try:
         yield
     finally:

@@ -1,8 +1,6 @@
 """`hermes-rl trainer`: train a policy on batches from a trajectory API, and serve inference from its newest weights."""
 
 import asyncio
-import logging
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from hermes_rl.console.config_options import (
     warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import console, live_panel, warn
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.panel import Panel
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
@@ -56,7 +55,7 @@ def _run(
     from hermes_rl.training.run import run_training
     from hermes_rl.training.run_folder import RunFolder
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     config = read_part(config_file, part)
     if init_from is not None:
         flags["tinker__init_from"] = init_from
@@ -75,9 +74,9 @@ def _run(
     except asyncio.CancelledError:
         raise click.Abort from None
     if as_json:
-        sys.stdout.write(fast_json.dumps(result).decode() + "\n")
+        echo(fast_json.dumps(result).decode())
     else:
-        click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
+        echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`hermes-rl trainer sft FILE…`: supervised fine-tuning on recorded rollouts, as a warm start for RL."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from hermes_rl.console.config_options import (
     warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import console, warn
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.shutdown import StopSignal
@@ -66,7 +66,7 @@ def _run(
     from hermes_rl.training.sft import run_sft
     from hermes_rl.training.sft_data import RolloutChoice, SftPlan
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     config = read_part(config_file, part)
     settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
     warn_about_literal_secrets(flags)
@@ -93,9 +93,9 @@ def _run(
     except asyncio.CancelledError:
         raise click.Abort from None
     if as_json:
-        click.echo(fast_json.dumps(result))
+        echo(fast_json.dumps(result))
     else:
-        click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
+        echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
 
 
 def _read(files: Sequence[Path], choice: Any, max_tokens: int) -> "SftData":

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ async def test_a_missing_artifact_is_the_policys_fault_and_nothing_is_run(policy
         ("mkfifo answer.txt", "neither a file nor a directory"),
         ("ln -s /dev/zero answer.txt", "neither a file nor a directory"),
         ("ln -s loop answer.txt; ln -s answer.txt loop", "missing"),
-        ("truncate -s 100G answer.txt || truncate -s 900M answer.txt", "larger than"),
+        ("truncate -s 100G answer.txt || truncate -s 900M answer.txt", "artifact answer.txt is larger than 64 MB"),
     ],
 )
 async def test_an_artifact_that_is_no_file_or_too_large_is_the_policys_fault(
@@ -117,6 +118,21 @@ async def test_an_artifact_that_is_no_file_or_too_large_is_the_policys_fault(
     verdict = await rewarded(check)
     assert not verdict.passed
     assert error in (verdict.artifact_error or "")
+
+
+@pytest.mark.parametrize("artifact", ["big", "big/file"])
+async def test_the_memory_of_a_verification_does_not_grow_with_its_artifacts(policy: Sandbox, artifact: str) -> None:
+    await policy.exec("mkdir big && head -c 30M /dev/zero > big/file", timeout=30)
+    tracemalloc.start()
+    try:
+        verdict = await rewarded(
+            lambda ctx: ctx.verify("stat -c %s artifacts/big/file", files={}, artifacts=[artifact], timeout=30)
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert verdict.stdout == f"{30 * 1024 * 1024}\n"
+    assert peak < 8 * 1024 * 1024
 
 
 async def test_processes_of_the_policy_are_dead_before_artifacts_are_taken(policy: Sandbox) -> None:

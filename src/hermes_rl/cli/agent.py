@@ -5,6 +5,7 @@ import click
 from hermes_rl.agent.harnesses.installer import STEPS, install, installed_folder
 from hermes_rl.agent.harnesses.registry import get_agent, listed_agents
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 
 
@@ -18,7 +19,7 @@ def agent() -> None:
 def list_agents(as_json: bool) -> None:
     """List the ready-made agents and where they are installed."""
     if as_json:
-        click.echo(
+        echo(
             fast_json.dumps(
                 [
                     {
@@ -36,8 +37,8 @@ def list_agents(as_json: bool) -> None:
         return
     for agent in listed_agents():
         folder = installed_folder(agent)
-        click.echo(f"{agent.name:<14} {agent.version:<9} {agent.about} ({agent.licence}; {agent.dialect})")
-        click.echo(f"{'':<14} {'':<9} {f'installed: {folder}' if folder else 'not installed'}")
+        echo(f"{agent.name:<14} {agent.version:<9} {agent.about} ({agent.licence}; {agent.dialect})")
+        echo(f"{'':<14} {'':<9} {f'installed: {folder}' if folder else 'not installed'}")
 
 
 @agent.command("install")
@@ -47,7 +48,7 @@ def install_agent(name: str) -> None:
     agent = get_agent(name)
     folder = installed_folder(agent)
     if folder is None:
-        click.echo(f"installing {name} {agent.version}, about a minute", err=True)
+        echo(f"installing {name} {agent.version}, about a minute", err=True)
         with progress(f"installing {name}", STEPS) as steps:
             folder = install(agent, steps.show)
-    click.echo(str(folder))
+    echo(str(folder))

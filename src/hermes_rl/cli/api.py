@@ -1,6 +1,5 @@
 """`hermes-rl api`: run the trajectory API."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import click
 
 from hermes_rl.console.config_options import TRACE
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.paths import rl_home
@@ -57,9 +57,9 @@ def api(
     from hermes_rl.api.config import MEGABYTE, ApiSettings
     from hermes_rl.api.server import run_api
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     if token is not None and is_literal(token):
-        click.echo(
+        echo(
             "warning: --token holds the token itself, which other users of this machine can see; use env:NAME", err=True
         )
     address = resolve_key(database, "--database") if database else str(rl_home() / "trajectories.db")
@@ -81,9 +81,9 @@ def api(
     def ready(url: str) -> None:
         location = redact_address(address)
         if as_json:
-            click.echo(fast_json.dumps({"url": url, "database": location}).decode())
+            echo(fast_json.dumps({"url": url, "database": location}).decode())
         else:
-            click.echo(f"trajectory API listening on {url}, database {location}; press Ctrl-C to stop", err=True)
+            echo(f"trajectory API listening on {url}, database {location}; press Ctrl-C to stop", err=True)
 
     with traced(Tracing.from_option(trace), "api", {}, report=warn):
         run_async(run_api(address, settings, host=host, port=port, ready=ready))

@@ -12,6 +12,7 @@ import click
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.cleanup.plan import CleanupPlan, DiskItem, ItemKind, Selection, disk_bytes, plan
@@ -65,7 +66,7 @@ def clean(
     now = time.time()
     if not remove:
         listed = [item for item in items if selection.matches(item, now)]
-        click.echo(_json(listed) if as_json else _table(listed))
+        echo(_json(listed) if as_json else _table(listed))
         return 0
     chosen = plan(items, selection, now)
     if not as_json:
@@ -76,9 +77,9 @@ def clean(
         failed = remove_all(chosen.remove, shown.show)
     removed = [item for item in chosen.remove if item.location not in failed]
     if as_json:
-        click.echo(_json([*chosen.remove, *chosen.kept], removed=[item.location for item in removed], failed=failed))
+        echo(_json([*chosen.remove, *chosen.kept], removed=[item.location for item in removed], failed=failed))
     elif chosen.remove:
-        click.echo(f"removed {len(removed)} items, {_size(disk_bytes(removed))}")
+        echo(f"removed {len(removed)} items, {_size(disk_bytes(removed))}")
     for location, why in failed.items():
         warn(f"could not remove {location}: {why}")
     return 1 if failed or (names and chosen.kept) else 0
@@ -104,9 +105,9 @@ def _confirm(items: Sequence[DiskItem]) -> None:
 
 
 def _announce(chosen: CleanupPlan) -> None:
-    click.echo(_lines(chosen.remove) if chosen.remove else "nothing to remove")
+    echo(_lines(chosen.remove) if chosen.remove else "nothing to remove")
     for item in chosen.kept:
-        click.echo(f"keeping {item.kind} {item.name}: {item.keep}", err=True)
+        echo(f"keeping {item.kind} {item.name}: {item.keep}", err=True)
 
 
 def _table(items: Sequence[DiskItem]) -> str:

@@ -1,15 +1,17 @@
 """`hermes-rl compare FIRST SECOND`: a paired test of two evaluations on their common items."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from hermes_rl.evaluation.compare import EvaluationComparison, LoadedEvaluation
     from hermes_rl.evaluation.statistics.intervals import Interval
 
@@ -28,7 +30,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
     compared = compare_evaluations(read_evaluation(first), read_evaluation(second))
     if as_json:
-        sys.stdout.write(fast_json.dumps(compared.summary()).decode() + "\n")
+        echo(fast_json.dumps(compared.summary()).decode())
     else:
         show(compared)
 
@@ -37,14 +39,14 @@ def show(compared: "EvaluationComparison") -> None:
     """Print to standard error; standard output is for --json."""
     from rich.table import Table
 
-    from hermes_rl.evaluation.table import escape_markup
+    from hermes_rl.console.escaping_console import styled
 
     test, difference = compared.comparison, compared.comparison.difference
     table = Table(
         title=f"compare · {difference.n_items} common items", title_justify="left", show_header=False, min_width=40
     )
-    table.add_row("first", escape_markup(_name(compared.first)))
-    table.add_row("second", escape_markup(_name(compared.second)))
+    table.add_row("first", _name(compared.first))
+    table.add_row("second", _name(compared.second))
     table.add_row("mean reward, first", _interval(compared.first_mean))
     table.add_row("mean reward, second", _interval(compared.second_mean))
     table.add_row("difference", _interval(difference, signed=True))
@@ -57,18 +59,20 @@ def show(compared: "EvaluationComparison") -> None:
     screen.print(verdict(compared), soft_wrap=True)
     methods = sorted({compared.first_mean.method, compared.second_mean.method, difference.method})
     screen.print(
-        escape_markup(f"In brackets: {difference.level:.0%} intervals, clustered by item; {', '.join(methods)}."),
+        f"In brackets: {difference.level:.0%} intervals, clustered by item; {', '.join(methods)}.",
         soft_wrap=True,
     )
     for warning in compared.warnings:
-        screen.print(f"[yellow]note[/yellow]: {escape_markup(warning)}", soft_wrap=True)
+        screen.print(styled(("note", "yellow"), f": {warning}"), soft_wrap=True)
 
 
-def verdict(compared: "EvaluationComparison") -> str:
+def verdict(compared: "EvaluationComparison") -> "Text":
     """The result of the test in words."""
+    from hermes_rl.console.escaping_console import styled
+
     test = compared.comparison
     if test.p_value >= 1 - test.difference.level:
-        return "[bold]No significant difference[/bold]; evaluate more items to detect a smaller one."
+        return styled(("No significant difference", "bold"), "; evaluate more items to detect a smaller one.")
     better = "second" if test.difference.estimate > 0 else "first"
     caveat = (
         ""
@@ -76,7 +80,7 @@ def verdict(compared: "EvaluationComparison") -> str:
         else " The interval is more conservative: it includes 0."
     )
     chance = f"equal models would differ this much with probability {_p(test.p_value)}."
-    return f"[bold]The {better} is better[/bold]: {chance}{caveat}"
+    return styled((f"The {better} is better", "bold"), f": {chance}{caveat}")
 
 
 def _name(side: "LoadedEvaluation") -> str:
@@ -85,10 +89,10 @@ def _name(side: "LoadedEvaluation") -> str:
 
 
 def _interval(interval: "Interval", *, signed: bool = False) -> str:
-    from hermes_rl.evaluation.table import escape_markup, estimate_text
+    from hermes_rl.evaluation.table import estimate_text
 
     sign = "+" if signed and interval.estimate > 0 else ""
-    return escape_markup(sign + estimate_text(interval.estimate, interval.low, interval.high))
+    return sign + estimate_text(interval.estimate, interval.low, interval.high)
 
 
 def _p(value: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.key_file import check_name, read_keys
@@ -61,15 +62,13 @@ def set_value(name: str, value: Sequence[str]) -> None:
         _warn("the value is in your shell's history and in the process list; next time leave it out to be prompted")
     file = set_key(name, _prompt(name) if given == "-" else given)
     stored = read_keys(file)[name]
-    click.echo(f"{name} {mask_value(stored)} is stored in {file}, which only you can read")
+    echo(f"{name} {mask_value(stored)} is stored in {file}, which only you can read")
     if os.environ.get(name, "").strip() not in {"", stored}:
         _warn(f"the environment variable {name} has another value and takes precedence; to use the file: unset {name}")
     if name not in key_names():
         near = difflib.get_close_matches(name, key_names(), 1)
         meant = f"; if you meant {near[0]}: hermes-rl config unset {name}" if near else ""
-        click.echo(
-            f"hermes-rl does not use {name} itself; refer to it in a configuration as env:{name}{meant}", err=True
-        )
+        echo(f"hermes-rl does not use {name} itself; refer to it in a configuration as env:{name}{meant}", err=True)
 
 
 @config.command()
@@ -78,13 +77,13 @@ def show(as_json: bool) -> None:
     """List the keys, masked, with source and purpose. Environment variables take precedence over the file."""
     rows = _rows()
     if as_json:
-        click.echo(fast_json.dumps({"file": str(key_file()), "keys": rows}).decode())
+        echo(fast_json.dumps({"file": str(key_file()), "keys": rows}).decode())
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         state = f"{row['masked']:<6} {row['source']}" if row["set"] else "not set"
-        click.echo(f"{row['name']:<{width}}  {state:<16}  {row['purpose']}")
-    click.echo(f"\nThe file is {key_file()}. Set a key with: hermes-rl config set NAME", err=True)
+        echo(f"{row['name']:<{width}}  {state:<16}  {row['purpose']}")
+    echo(f"\nThe file is {key_file()}. Set a key with: hermes-rl config set NAME", err=True)
 
 
 @config.command()
@@ -92,7 +91,7 @@ def show(as_json: bool) -> None:
 def unset(name: str) -> None:
     """Remove a key from the file, if it is there."""
     removed = unset_key(name)
-    click.echo(f"{name} is no longer in {key_file()}" if removed else f"{name} was not in {key_file()}")
+    echo(f"{name} is no longer in {key_file()}" if removed else f"{name} was not in {key_file()}")
     if os.environ.get(name, "").strip():
         _warn(f"the environment variable {name} is still set in this shell; to remove it: unset {name}")
 
@@ -100,7 +99,7 @@ def unset(name: str) -> None:
 @config.command()
 def path() -> None:
     """Print the path of the key file. To load it in a shell: set -a; . "$(hermes-rl config path)"; set +a."""
-    click.echo(key_file())
+    echo(key_file())
 
 
 def _prompt(name: str) -> str:
@@ -128,4 +127,4 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _warn(text: str) -> None:
-    click.echo(f"warning: {text}", err=True)
+    echo(f"warning: {text}", err=True)

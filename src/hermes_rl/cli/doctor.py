@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState, healthy
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _STATE_STYLES = {
-    FindingState.OK: "[green]ok[/green]",
-    FindingState.ABSENT: "[dim]absent[/dim]",
-    FindingState.WARN: "[yellow]warn[/yellow]",
-    FindingState.MISSING: "[red]MISSING[/red]",
+    FindingState.OK: ("ok", "green"),
+    FindingState.ABSENT: ("absent", "dim"),
+    FindingState.WARN: ("warn", "yellow"),
+    FindingState.MISSING: ("MISSING", "red"),
 }
 
 
@@ -35,7 +36,7 @@ def doctor(as_json: bool) -> int:
     findings = run_async(_run_checks())
     if as_json:
         report = {"healthy": healthy(findings), "findings": [asdict(finding) for finding in findings]}
-        click.echo(fast_json.dumps(report).decode())
+        echo(fast_json.dumps(report).decode())
     else:
         _show(findings)
     return 0 if healthy(findings) else 1
@@ -49,20 +50,21 @@ async def _run_checks() -> list[DoctorFinding]:
 
 
 def _show(findings: list[DoctorFinding]) -> None:
-    from rich.console import Console
+    from hermes_rl.console.escaping_console import EscapingConsole, styled
 
-    screen = Console(highlight=False)
+    screen = EscapingConsole()
     screen.print(_table(findings))
     missing = sum(finding.state is FindingState.MISSING for finding in findings)
     if missing:
-        screen.print(f"[red]{missing} missing[/red]: run the commands above, then hermes-rl doctor again")
+        screen.print(styled((f"{missing} missing", "red"), ": run the commands above, then hermes-rl doctor again"))
     else:
-        screen.print("[green]Everything that every run needs is present.[/green] Next: hermes-rl env list")
+        screen.print(styled(("Everything that every run needs is present.", "green"), " Next: hermes-rl env list"))
 
 
 def _table(findings: list[DoctorFinding]) -> "Table":
-    from rich.markup import escape
     from rich.table import Table
+
+    from hermes_rl.console.escaping_console import styled
 
     table = Table(box=None, pad_edge=False)
     for column in ("", "", "finding, and how to fix it"):
@@ -70,6 +72,6 @@ def _table(findings: list[DoctorFinding]) -> "Table":
     # Worst last, next to the prompt.
     for finding in sorted(findings, key=lambda one: list(_STATE_STYLES).index(one.state)):
         style = "dim" if finding.state is FindingState.ABSENT else "bold"
-        fix = f"\n[{style}]→ {escape(finding.fix)}[/{style}]" if finding.fix else ""
-        table.add_row(_STATE_STYLES[finding.state], escape(finding.check), escape(finding.what) + fix)
+        fix = (f"\n→ {finding.fix}" if finding.fix else "", style)
+        table.add_row(styled(_STATE_STYLES[finding.state]), finding.check, styled(finding.what, fix))
     return table

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.training.engines.skyrl.model_check import check_model
@@ -99,7 +100,7 @@ def start(
     """
     checked = check_model(model)
     if checked.warning:
-        click.echo(f"warning: {checked.warning}", err=True)
+        echo(f"warning: {checked.warning}", err=True)
     settings = EngineSettings(
         model=checked.name,
         name=name,
@@ -123,7 +124,7 @@ def start(
     except BaseException as error:
         stop_engine(running.record)
         if isinstance(error, KeyboardInterrupt):
-            click.echo("engine stopped", err=True)
+            echo("engine stopped", err=True)
             return
         raise
 
@@ -132,7 +133,7 @@ def _environment(given: Path | None) -> EngineVenv:
     if given is not None:
         return existing_environment(given)
     if needs_install():
-        click.echo("installing SkyRL into its own environment: 1.1 GB, about two minutes, only once", err=True)
+        echo("installing SkyRL into its own environment: 1.1 GB, about two minutes, only once", err=True)
     with progress("SkyRL's environment", STEPS) as shown:
         return managed_environment(shown.show)
 
@@ -144,14 +145,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 def _announce(record: EngineRecord, *, detach: bool, as_json: bool) -> None:
     if as_json:
         shown = {"url": record.url, "pid": record.pid, "model": record.model, "log": record.log}
-        click.echo(fast_json.dumps(shown).decode())
+        echo(fast_json.dumps(shown).decode())
         # The parent process waits for this line.
         sys.stdout.flush()
         return
     end = f"stop it with `hermes-rl engine stop {record.name}`" if detach else "press Ctrl-C to stop"
-    click.echo(
-        f"engine {record.name!r} with {record.model} is ready at {record.url}; {end}; log: {record.log}", err=True
-    )
+    echo(f"engine {record.name!r} with {record.model} is ready at {record.url}; {end}; log: {record.log}", err=True)
 
 
 def _watch(running: RunningEngine) -> None:
@@ -167,7 +166,7 @@ def _watch(running: RunningEngine) -> None:
 def stop(name: str) -> None:
     """Stop an engine. The next start resumes from its checkpoints."""
     ended = stop_engine(_known(name))
-    click.echo(f"engine {name!r} stopped" if ended else f"engine {name!r} was not running", err=True)
+    echo(f"engine {name!r} stopped" if ended else f"engine {name!r} was not running", err=True)
 
 
 @engine.command(context_settings=_SETTINGS)
@@ -176,12 +175,12 @@ def status(as_json: bool) -> None:
     """List the engines started on this machine and their state."""
     rows = [{**asdict(record), "url": record.url, "state": _state(record)} for record in all_records()]
     if as_json:
-        click.echo(fast_json.dumps(rows).decode())
+        echo(fast_json.dumps(rows).decode())
         return
     if not rows:
-        click.echo("no engines yet; start one with `hermes-rl engine start --model FOLDER`", err=True)
+        echo("no engines yet; start one with `hermes-rl engine start --model FOLDER`", err=True)
     for row in rows:
-        click.echo(f"{row['name']:<16} {row['state']:<8} {row['url']:<24} {row['model']}")
+        echo(f"{row['name']:<16} {row['state']:<8} {row['url']:<24} {row['model']}")
 
 
 def _state(record: EngineRecord) -> str:
@@ -195,7 +194,7 @@ def _state(record: EngineRecord) -> str:
 @click.option("--lines", default=50, type=click.IntRange(1), help="Show this many lines.")
 def logs(name: str, lines: int) -> None:
     """Show the last lines of an engine's log."""
-    click.echo(log_tail(Path(_known(name).log), lines))
+    echo(log_tail(Path(_known(name).log), lines))
 
 
 def _known(name: str) -> EngineRecord:

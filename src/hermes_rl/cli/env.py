@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.discovery.discover import discover
@@ -38,16 +39,16 @@ def list_environments(as_json: bool) -> None:
     """
     discovery = discover()
     if as_json:
-        click.echo(fast_json.dumps(_as_json(discovery)).decode())
+        echo(fast_json.dumps(_as_json(discovery)).decode())
         return
     for found in discovery.found:
-        click.echo(_line(found, max(len(other.name) for other in discovery.found)))
+        echo(_line(found, max(len(other.name) for other in discovery.found)))
     for note in discovery.notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     if discovery.broken:
-        click.echo("\nFiles with errors:")
+        echo("\nFiles with errors:")
         for broken in discovery.broken:
-            click.echo(f"  {broken}")
+            echo(f"  {broken}")
 
 
 def _as_json(discovery: Discovery) -> dict[str, Any]:
@@ -83,28 +84,28 @@ def show(name: str, whole: bool, as_json: bool) -> int:
         problem = str(error)
     if as_json:
         config = None if description is None else asdict(description)
-        click.echo(fast_json.dumps({**found.as_json(), "config": config, "problem": problem}).decode())
+        echo(fast_json.dumps({**found.as_json(), "config": config, "problem": problem}).decode())
     else:
         _show(found, description, whole=whole)
         if problem is not None:
-            click.echo(f"cannot read its settings: {problem}", err=True)
+            echo(f"cannot read its settings: {problem}", err=True)
     return 0 if problem is None else 1
 
 
 def _show(found: DiscoveredEnvironment, description: "Description | None", *, whole: bool) -> None:
-    click.echo(f"{found.id}  ({found.kind}, {found.source})\n{found.description}\n{found.file}:{found.line}")
+    echo(f"{found.id}  ({found.kind}, {found.source})\n{found.description}\n{found.file}:{found.line}")
     if description is None:
         return
     for section, fields in (("env", description.env), ("openai", description.openai)):
         shown = [field for field in fields.values() if whole or field.set_by_config_init or field.own]
         if shown:
-            click.echo(f"\n{section}:")
+            echo(f"\n{section}:")
         for field in shown:
-            click.echo(f"  {field.name} = {_value(field)}\n      {_help(field)}")
+            echo(f"  {field.name} = {_value(field)}\n      {_help(field)}")
     for problem in description.problems:
-        click.echo(f"\nproblem: {problem.message}")
+        echo(f"\nproblem: {problem.message}")
     if not whole:
-        click.echo(f"\nOther settings have their defaults; show them with: hermes-rl env show {found.name} --all")
+        echo(f"\nOther settings have their defaults; show them with: hermes-rl env show {found.name} --all")
 
 
 def _value(field: "DescribedField") -> str:

@@ -9,6 +9,7 @@ import click
 from hermes_rl.cli.export_weights import ExportVerb, weights
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.store.export import Dpo, ExportedRows, RowWriter, Sft, count_lines, export_groups
 
@@ -98,7 +99,7 @@ def _export(what: str, files: Sequence[Path], out: Path, form: RowWriter, *, ove
         )
     _show(done, out)
     if as_json:
-        click.echo(fast_json.dumps({**done.as_dict(), "path": str(out) if done.rows else None}))
+        echo(fast_json.dumps({**done.as_dict(), "path": str(out) if done.rows else None}))
     return 0 if done.rows else 1
 
 
@@ -108,4 +109,4 @@ def _show(done: ExportedRows, out: Path) -> None:
     screen.print(f"{done.rows:,} rows of {done.rollouts:,} rollouts in {done.groups:,} groups", soft_wrap=True)
     for reason, count in done.left_out.most_common():
         screen.print(f"  left out: {count:,} {reason.replace('_', ' ')}", soft_wrap=True)
-    screen.print(where, soft_wrap=True, markup=False)
+    screen.print(where, soft_wrap=True)

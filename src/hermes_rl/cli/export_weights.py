@@ -9,6 +9,7 @@ import click
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import is_literal
 
@@ -85,7 +86,7 @@ def weights(
     from hermes_rl.training.weights.source import find_source
 
     if api_key is not None and is_literal(api_key):
-        click.echo("warning: --api-key holds a literal secret; use env:NAME or file:PATH", err=True)
+        echo("warning: --api-key holds a literal secret; use env:NAME or file:PATH", err=True)
     if kind is not None and form != "gguf":
         raise click.UsageError("--type needs --to gguf; merged weights keep the base model's type")
     source = find_source(run, base_url=base_url, api_key=api_key, step=step)
@@ -96,7 +97,7 @@ def weights(
             done = export_weights(
                 source, adapter, request, lambda part, whole, tensor: shown.show(part * PERCENT // whole, tensor)
             )
-    console().print(f"written: {done.folder} ({done.size / MEGABYTE:,.1f} MB)", soft_wrap=True, markup=False)
+    console().print(f"written: {done.folder} ({done.size / MEGABYTE:,.1f} MB)", soft_wrap=True)
     if as_json:
         result = {
             "form": done.form,
@@ -106,7 +107,7 @@ def weights(
             "files": done.files,
             "bytes": done.size,
         }
-        click.echo(fast_json.dumps(result))
+        echo(fast_json.dumps(result))
 
 
 def _local_adapter(place: "Path | Remote", scratch: Path) -> Path:

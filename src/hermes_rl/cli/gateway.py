@@ -1,6 +1,5 @@
 """`hermes-rl gateway`: serve a model through the APIs that agents use, and record exact tokens."""
 
-import logging
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from hermes_rl.console.config_options import ConfigSections, resolve_section, section_options, section_values
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -58,13 +58,13 @@ def _run(
     from hermes_rl.http.server import is_loopback
     from hermes_rl.rollout.token_requirements import require_exact_tokens
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     endpoint = resolve_section(APIServerConfig(), "openai", ConfigSections(), section_values(flags, "openai"))
     if endpoint.base_url is None:
         raise ConfigError("no model server; pass --openai.base_url URL and --openai.server_type vllm or sglang")
     for flag, secret in (("--token", token), ("--openai.api_key", endpoint.api_key)):
         if secret and is_literal(secret):
-            click.echo(f"warning: {flag} holds a literal secret, which others can see; use env:NAME", err=True)
+            echo(f"warning: {flag} holds a literal secret, which others can see; use env:NAME", err=True)
     config = HermesAgentEnvConfig(
         agent_temperature=temperature,
         max_token_length=max_tokens,
@@ -88,11 +88,11 @@ def _run(
 
     def ready(url: str) -> None:
         if as_json:
-            click.echo(fast_json.dumps({"url": url, "token": None if token else operator}).decode())
+            echo(fast_json.dumps({"url": url, "token": None if token else operator}).decode())
             sys.stdout.flush()
             return
         generated = "" if token else f"; operator token, generated for this run: {operator}"
-        click.echo(f"gateway listening on {url}{generated}; press Ctrl-C to stop", err=True)
+        echo(f"gateway listening on {url}{generated}; press Ctrl-C to stop", err=True)
 
     try:
         run_async(_serve(endpoint, config, max_calls, groups, operator, (host, port), ready))
@@ -125,7 +125,7 @@ async def _serve(
     async with AsyncExitStack() as stack, ServerManager([endpoint]) as manager:
         tokenizer = load_run_tokenizer(config, manager) if manager.returns_tokens else None
         if endpoint.health_check:
-            click.echo(f"waiting for the model at {endpoint.base_url}", err=True)
+            echo(f"waiting for the model at {endpoint.base_url}", err=True)
         await manager.wait_until_ready(endpoint.ready_timeout)
 
         @asynccontextmanager

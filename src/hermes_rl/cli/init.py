@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core.errors import ConfigError
 
 TEMPLATE = "word_count"
@@ -32,7 +33,7 @@ def init(name: str, folder: Path) -> None:
     for path, text in contents.items():
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-        click.echo(f"written: {path}")
+        echo(f"written: {path}")
     env_file, test_file = map(shlex.quote, map(str, contents))
     steps = {
         f"hermes-rl validate {env_file}": "check the reward with scripted agents; needs no model",
@@ -41,9 +42,9 @@ def init(name: str, folder: Path) -> None:
         f"hermes-rl evaluate {env_file}": "evaluate a model on the held-out items",
     }
     width = max(map(len, steps)) + 2
-    click.echo("\nIt works as it is: the agent counts the words of a text. Replace its items, prompt and reward. Next:")
+    echo("\nIt works as it is: the agent counts the words of a text. Replace its items, prompt and reward. Next:")
     for command, what in steps.items():
-        click.echo(f"  {command:<{width}}{what}")
+        echo(f"  {command:<{width}}{what}")
 
 
 def parse_environment_name(text: str) -> str:

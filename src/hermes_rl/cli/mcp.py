@@ -1,10 +1,10 @@
 """`hermes-rl mcp`: the ten rl_* tools over MCP."""
 
-import logging
 import sys
 
 import click
 
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import is_literal, resolve_key
@@ -32,22 +32,22 @@ def mcp(http: bool, host: str, port: int, token: str | None, as_json: bool) -> N
     from hermes_rl.orchestration.mcp_server.transport import run_http, run_stdio
 
     # Standard output belongs to the protocol.
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+    log_to_stderr()
     if not http:
         if token is not None:
             raise click.UsageError("--token needs --http; standard input and output are reachable only by the client")
         run_async(run_stdio())
         return
     if token is not None and is_literal(token):
-        click.echo(
+        echo(
             "warning: --token holds the token itself, which other users of this machine can see; use env:NAME", err=True
         )
 
     def ready(url: str) -> None:
         if as_json:
-            click.echo(fast_json.dumps({"url": url}).decode())
+            echo(fast_json.dumps({"url": url}).decode())
             sys.stdout.flush()
         else:
-            click.echo(f"MCP server listening on {url}; press Ctrl-C to stop", err=True)
+            echo(f"MCP server listening on {url}; press Ctrl-C to stop", err=True)
 
     run_async(run_http(host, port, None if token is None else resolve_key(token, "--token"), ready))

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.extensions import BUILT_IN, KINDS, Extension
@@ -23,17 +24,13 @@ def plugins(show_all: bool, try_load: bool, as_json: bool) -> int:
     problems = {extension: _problem(extension) for extension in found} if try_load else {}
     if as_json:
         rows = [asdict(extension) | ({"problem": problems[extension]} if try_load else {}) for extension in found]
-        click.echo(fast_json.dumps(rows).decode())
+        echo(fast_json.dumps(rows).decode())
     else:
         for extension in found:
             problem = f"  FAILS: {problems[extension]}" if problems.get(extension) else ""
-            click.echo(
-                f"{extension.kind:<17} {extension.name:<20} {extension.origin:<24} {extension.reference}{problem}"
-            )
+            echo(f"{extension.kind:<17} {extension.name:<20} {extension.origin:<24} {extension.reference}{problem}")
         if not found:
-            click.echo(
-                "no extension is installed; --all lists the built-in parts; docs/extending.md shows how to add one"
-            )
+            echo("no extension is installed; --all lists the built-in parts; docs/extending.md shows how to add one")
     return 1 if any(problems.values()) else 0
 
 

@@ -1,12 +1,11 @@
 """Progress of long commands on standard error: a bar on a terminal, otherwise a line every ten seconds."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes_rl.console.live_display import LINE_EVERY, console
+from hermes_rl.console.live_display import LINE_EVERY, console, write_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,7 +28,7 @@ def progress(what: str, total: int) -> Iterator[ProgressSteps]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(_BAR_WIDTH),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -57,5 +56,4 @@ class _ProgressLines:
     def show(self, done: int, state: str) -> None:
         if time.monotonic() - self._printed_at >= LINE_EVERY:
             self._printed_at = time.monotonic()
-            sys.stderr.write(f"{self._what} {done}/{self._total}  {state}\n")
-            sys.stderr.flush()
+            write_line(f"{self._what} {done}/{self._total}  {state}")

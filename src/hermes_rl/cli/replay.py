@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_rl.cli.recorded_command import RecordedCommand
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, InfrastructureError
@@ -52,7 +53,7 @@ def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click
         env = environment(settings.env, [NO_MODEL])
         outcome = run_async(_replay(env, chosen, chosen.rollouts[rollout], _StepPrinter(silent=as_json, wait=step)))
         if as_json:
-            click.echo(fast_json.dumps(outcome).decode())
+            echo(fast_json.dumps(outcome).decode())
         return 0 if outcome["score"] == outcome["recorded_score"] else 1
 
     return click.Command("replay", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110})
@@ -68,9 +69,9 @@ class _StepPrinter:
     def show(self, title: str, text: str = "") -> None:
         if self._silent:
             return
-        click.secho(f"── {title} ", bold=True)
+        echo(f"── {title} ", bold=True)
         if text:
-            click.echo(text)
+            echo(text)
         if self._wait:
             click.prompt("", prompt_suffix="Press Enter to continue", default="", show_default=False)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.replicas.state_file import (
@@ -37,9 +38,9 @@ def list_command(as_json: bool) -> None:
         _print(known)
         return
     for state in known:
-        click.echo(_line(state))
+        echo(_line(state))
     if not known:
-        click.echo("no replicas yet; start some with `hermes-rl serve ENV --replicas 2`", err=True)
+        echo("no replicas yet; start some with `hermes-rl serve ENV --replicas 2`", err=True)
 
 
 @replicas.command("status", context_settings=_SETTINGS)
@@ -51,14 +52,14 @@ def status_command(name: str, as_json: bool) -> int:
     if as_json:
         _print(state)
         return 0 if state["running"] else 1
-    click.echo(_line(state))
+    echo(_line(state))
     for replica, info in state["replicas"].items():
         shards = ", ".join(map(str, info["shards"])) or "none"
-        click.echo(f"  {replica:<14} {info['state']:<9} {info['node'] or 'waiting for a node':<24} shards {shards}")
+        echo(f"  {replica:<14} {info['state']:<9} {info['node'] or 'waiting for a node':<24} shards {shards}")
     for shard in state["shards"]:
         if shard["state"] not in {"served", "done"} or shard["problem"]:
             details = f"{shard['state']}, {shard['restarts']} restarts. {shard['problem'] or ''}"
-            click.echo(f"  shard {shard['shard']}: {details}")
+            echo(f"  shard {shard['shard']}: {details}")
     return 0 if state["running"] else 1
 
 
@@ -72,7 +73,7 @@ def resize_command(name: str, count: int, as_json: bool) -> None:
     desired = update_desired_fleet(FleetPaths(name), lambda last: replace(last, replicas=count))
     shards = len(state["shards"])
     if count > shards:
-        click.echo(f"there are only {shards} shards, so {count - shards} replicas are idle spares", err=True)
+        echo(f"there are only {shards} shards, so {count - shards} replicas are idle spares", err=True)
     _answer(name, desired, as_json=as_json)
 
 
@@ -132,7 +133,7 @@ def _answer(name: str, desired: DesiredFleet, *, as_json: bool) -> None:
     if as_json:
         _print({"name": name, "wanted": desired.replicas, "leaving": list(desired.leaving)})
     else:
-        click.echo(f"requested; check progress with `hermes-rl replicas status {name}`", err=True)
+        echo(f"requested; check progress with `hermes-rl replicas status {name}`", err=True)
 
 
 def _line(state: dict[str, Any]) -> str:
@@ -147,4 +148,4 @@ def _line(state: dict[str, Any]) -> str:
 
 
 def _print(value: Any) -> None:
-    click.echo(fast_json.dumps(value).decode())
+    echo(fast_json.dumps(value).decode())

@@ -8,6 +8,7 @@ import click
 
 from hermes_rl.cli.progress import ProgressSteps, progress
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import resolve_key
 
@@ -45,9 +46,9 @@ def report(targets: tuple[str, ...], out: Path | None, groups: int, as_json: boo
         made = write_report(addresses, viewed_runs(), out or _default_path(targets), groups=groups, on_step=show)
     screen = console()
     screen.print(f"{made.groups_held:,} of {made.groups:,} groups, {made.bytes / 1e6:.1f} MB", soft_wrap=True)
-    screen.print(f"written: {made.path}", soft_wrap=True, markup=False)
+    screen.print(f"written: {made.path}", soft_wrap=True)
     if as_json:
-        click.echo(fast_json.dumps({**made._asdict(), "path": str(made.path)}))
+        echo(fast_json.dumps({**made._asdict(), "path": str(made.path)}))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import click
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.recorded_command import RecordedCommand
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -64,7 +65,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
         _show(moved, target, seconds)
         if as_json:
             result = {**moved.summary(), "path": str(target), "seconds": round(seconds, 3)}
-            click.echo(fast_json.dumps(result).decode())
+            echo(fast_json.dumps(result).decode())
         return 1 if moved.no_longer_scored else 0
 
     return click.Command(
@@ -99,6 +100,8 @@ async def _rescore(env: "HermesAgentBaseEnv", path: Path, target: Path, source: 
 def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
     from rich.table import Table
 
+    from hermes_rl.console.escaping_console import styled
+
     summary: dict[str, Any] = moved.summary()
     table = Table(title=f"rescore · {moved.groups} groups in {seconds:.1f} s", title_justify="left", show_header=False)
     for name, count in summary["rollouts"].items():
@@ -111,7 +114,7 @@ def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
         f"{moved.replayed}; {moved.calls_that_differ} of {moved.calls} calls gave another result",
     )
     for cause, count in moved.failures.most_common():
-        table.add_row(f"[red]not scored: {cause}[/red]", str(count))
+        table.add_row(styled((f"not scored: {cause}", "red")), str(count))
     screen = console()
     screen.print(table)
     for example in moved.examples:
@@ -120,12 +123,10 @@ def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
             soft_wrap=True,
         )
     for difference in moved.drift:
-        screen.print(f"different result: {difference['call']}", soft_wrap=True, markup=False)
-        screen.print(
-            f"  recorded: {difference['recorded']}\n  replayed: {difference['replayed']}", soft_wrap=True, markup=False
-        )
+        screen.print(f"different result: {difference['call']}", soft_wrap=True)
+        screen.print(f"  recorded: {difference['recorded']}\n  replayed: {difference['replayed']}", soft_wrap=True)
     for cause, message in moved.failure_examples.items():
-        screen.print(f"{cause}, for instance: {message[:300]}", soft_wrap=True, markup=False)
+        screen.print(f"{cause}, for instance: {message[:300]}", soft_wrap=True)
     screen.print(f"written: {target}", soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.cli.progress import progress
 from hermes_rl.cli.sandbox_check import check
 from hermes_rl.cli.sandbox_prepare import HELP, prepare_command
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, SandboxError
@@ -55,14 +56,14 @@ def list_backends(as_json: bool) -> None:
     """
     listed = run_async(_try_all())
     if as_json:
-        click.echo(fast_json.dumps([_as_dict(backend) for backend in listed]))
+        echo(fast_json.dumps([_as_dict(backend) for backend in listed]))
         return
     for backend in listed:
         state = f"does not work here: {backend.reason}" if backend.reason else "works here"
-        click.echo(f"{backend.name:<12} {state}")
+        echo(f"{backend.name:<12} {state}")
         if backend.capabilities is not None and not backend.reason:
-            click.echo(f"{'':<12} {_capabilities(backend.capabilities)}")
-    click.echo("Check a backend that needs settings with: hermes-rl sandbox check NAME --setting KEY=VALUE", err=True)
+            echo(f"{'':<12} {_capabilities(backend.capabilities)}")
+    echo("Check a backend that needs settings with: hermes-rl sandbox check NAME --setting KEY=VALUE", err=True)
 
 
 async def _try_all() -> list[_ListedBackend]:
@@ -128,15 +129,15 @@ def reap_sandboxes(dry_run: bool, as_json: bool) -> int:
     """
     reaped = run_async(reap(dry_run=dry_run))
     if as_json:
-        click.echo(fast_json.dumps(_reaped_as_dict(reaped, dry_run)))
+        echo(fast_json.dumps(_reaped_as_dict(reaped, dry_run)))
     else:
         for entry in reaped.removed:
-            click.echo(f"{'would remove' if dry_run else 'removed'} {_named(entry)}")
+            echo(f"{'would remove' if dry_run else 'removed'} {_named(entry)}")
         for entry, reason in reaped.left:
-            click.echo(f"could not remove {_named(entry)}: {reason}")
+            echo(f"could not remove {_named(entry)}: {reason}")
         verb = "would be removed" if dry_run else "removed"
         left = f", {len(reaped.left)} could not be removed" if reaped.left else ""
-        click.echo(f"{len(reaped.removed)} sandboxes of {reaped.owners} dead processes {verb}{left}")
+        echo(f"{len(reaped.removed)} sandboxes of {reaped.owners} dead processes {verb}{left}")
     return 1 if reaped.left else 0
 
 

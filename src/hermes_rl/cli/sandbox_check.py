@@ -1,13 +1,14 @@
 """`hermes-rl sandbox check BACKEND`: run the conformance suite on a built-in or custom backend."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -22,6 +23,9 @@ from hermes_rl.sandbox.conformance.suite import (
     select_checks,
 )
 from hermes_rl.sandbox.protocol import Backend
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 @click.command()
@@ -50,7 +54,7 @@ def check(
     report = run_async(_check(backend, _settings(settings), image, only, patience, len(checks)))
     _show(report)
     if as_json:
-        click.echo(fast_json.dumps(report.as_dict()))
+        echo(fast_json.dumps(report.as_dict()))
     return 0 if report.passed else 1
 
 
@@ -94,8 +98,9 @@ def _settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _show(report: ConformanceReport) -> None:
-    from rich.markup import escape
     from rich.table import Table
+
+    from hermes_rl.console.escaping_console import styled
 
     table = Table(title=f"sandbox check · {report.backend}", title_justify="left")
     for column in ("", "passed", "failed", "not claimed", "seconds"):
@@ -108,16 +113,18 @@ def _show(report: ConformanceReport) -> None:
     screen = console()
     screen.print(table)
     for row in report.failures:
-        screen.print(f"[red]failed[/red] {row.name}: {escape(row.description)}", soft_wrap=True)
-        screen.print(f"       {escape(row.message)}", soft_wrap=True)
+        screen.print(styled(("failed", "red"), f" {row.name}: {row.description}"), soft_wrap=True)
+        screen.print(f"       {row.message}", soft_wrap=True)
     if report.failures:
         screen.print("docs/backends.md describes the protocol; run a single check with --only NAME.", soft_wrap=True)
 
 
-def _counts(rows: Sequence[CheckResult]) -> list[str]:
+def _counts(rows: Sequence[CheckResult]) -> list["str | Text"]:
+    from hermes_rl.console.escaping_console import styled
+
     passed, failed, not_claimed = (
         sum(row.outcome == outcome for row in rows)
         for outcome in (CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.NOT_CLAIMED)
     )
-    red = f"[red]{failed}[/red]" if failed else ""
+    red = styled((str(failed), "red")) if failed else ""
     return [str(passed), red, str(not_claimed or ""), f"{sum(row.seconds for row in rows):.1f}"]

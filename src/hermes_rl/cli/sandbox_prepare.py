@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 
@@ -35,10 +36,10 @@ def prepare_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             _prepare(environment(settings.env, settings.endpoints if settings.has_endpoint else [NO_MODEL]))
         )
         for what, reason in prepared.failed:
-            click.echo(f"could not prepare {what}: {reason}", err=True)
+            echo(f"could not prepare {what}: {reason}", err=True)
         if as_json:
             failed = [{"what": what, "reason": reason} for what, reason in prepared.failed]
-            click.echo(fast_json.dumps({"specs": prepared.specs, "backends": prepared.backends, "failed": failed}))
+            echo(fast_json.dumps({"specs": prepared.specs, "backends": prepared.backends, "failed": failed}))
         return 1 if prepared.failed else 0
 
     return click.Command(
@@ -52,9 +53,9 @@ async def _prepare(env: "HermesAgentBaseEnv") -> "PrebuildResult":
     async with open_for_prebuild(env) as backends:
         specs = distinct_specs(env)
         names = ", ".join(backend.name for backend in backends)
-        click.echo(f"{len(specs)} to prepare on {names}", err=True)
+        echo(f"{len(specs)} to prepare on {names}", err=True)
         if training_specs_unknown(env):
-            click.echo(
+            echo(
                 f"note: {type(env).__name__}.sandbox_spec depends on the item and there is no train_items(), so only "
                 "evaluation items are prepared; the others are built when their rollouts start",
                 err=True,
@@ -73,5 +74,5 @@ async def _prepare(env: "HermesAgentBaseEnv") -> "PrebuildResult":
                 shown.show(done, status)
 
             prepared = await prebuild_specs(specs, backends, say, advance)
-        click.echo(f"{done - len(prepared.failed)} ready, {len(prepared.failed)} failed", err=True)
+        echo(f"{done - len(prepared.failed)} ready, {len(prepared.failed)} failed", err=True)
         return prepared

@@ -3,7 +3,6 @@
 Without --replicas no code of replicas is imported.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from hermes_rl.console.config_options import (
     refuse_atropos_endpoints,
     section_values,
 )
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
@@ -138,7 +138,7 @@ def _replicas(
     if as_json:
         restarts = sum(shard.restarts for shard in fleet.shards)
         summary = {"ended": fleet.reason, "shards": shards, "restarts": restarts, "replicas_opened": fleet.opened}
-        sys.stdout.write(fast_json.dumps(summary).decode() + "\n")
+        echo(fast_json.dumps(summary).decode())
     return 0
 
 
@@ -225,4 +225,4 @@ def _resource(text: str) -> tuple[str, float]:
 
 
 def _report(text: str) -> None:
-    click.echo(f"replicas: {text}", err=True)
+    echo(f"replicas: {text}", err=True)

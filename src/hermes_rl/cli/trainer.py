@@ -1,6 +1,5 @@
 """`hermes-rl trainer`: train a policy on batches from a trajectory API, and serve inference from its newest weights."""
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from hermes_rl.console.config_options import (
     warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import console, live_panel
+from hermes_rl.console.output import log_to_stderr
 from hermes_rl.console.panel import Panel
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.training.config import TrainerSettings
@@ -52,7 +52,7 @@ def _run(
     from hermes_rl.training.run import run_training
     from hermes_rl.training.run_folder import RunFolder
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     config = read_part(config_file, part)
     if init_from is not None:
         flags["tinker__init_from"] = init_from

@@ -1,6 +1,5 @@
 """`hermes-rl trainer sft FILE…`: supervised fine-tuning on recorded rollouts, as a warm start for RL."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from hermes_rl.console.config_options import (
     warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import log_to_stderr
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.training.config import TrainerSettings
 
@@ -64,7 +64,7 @@ def _run(
     from hermes_rl.training.sft import run_sft
     from hermes_rl.training.sft_data import RolloutChoice, SftPlan
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     config = read_part(config_file, part)
     settings = resolve_section(TrainerSettings(), "tinker", config, section_values(flags, "tinker"))
     warn_about_literal_secrets(flags)

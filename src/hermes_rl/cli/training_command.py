@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.tracing.setup import Tracing, traced
@@ -22,6 +23,6 @@ def run_and_report(
     except asyncio.CancelledError:
         raise click.Abort from None
     if as_json:
-        click.echo(fast_json.dumps(result))
+        echo(fast_json.dumps(result))
     else:
-        click.echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)
+        echo(f"{result['ended']} at step {result['step']}; {result['folder']}", err=True)

@@ -10,6 +10,7 @@ import click
 from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.cli.progress import ProgressSteps, progress
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.validation.report import AgentKind, Severity, ValidationReport, mean_score
@@ -62,7 +63,7 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
         report = run_async(_validate(environment, settings, items, search_seconds))
         print_report(report)
         if as_json:
-            click.echo(fast_json.dumps(report.as_dict()).decode())
+            echo(fast_json.dumps(report.as_dict()).decode())
         return 0 if report.ok else 1
 
     return click.Command(
@@ -98,8 +99,9 @@ async def _validate(
 
 def print_report(report: ValidationReport) -> None:
     """Print the scores as a table, then the findings, worst first; a fix shared by several is printed once."""
-    from rich.markup import escape
     from rich.table import Table
+
+    from hermes_rl.console.escaping_console import styled
 
     tried = " and ".join(f"{count} {split}" for split, count in report.items.items() if count)
     title = f"validate · {report.environment} · {tried or 'no'} items, pass score {report.pass_score:g}"
@@ -114,15 +116,15 @@ def print_report(report: ValidationReport) -> None:
         style = None if _is_expected(report, kind, known) else "red"
         figures = ["–"] * 3 if mean is None else [f"{value:.3g}" for value in (mean, min(known), max(known))]
         missing = len(scores) - len(known)
-        table.add_row(escape(KINDS.get(kind, "") + agent), *figures, str(missing) if missing else "", style=style)
+        table.add_row(KINDS.get(kind, "") + agent, *figures, str(missing) if missing else "", style=style)
     screen = console()
     if report.trials:
         screen.print(table)
     for fix, findings in groupby(report.findings, key=lambda finding: finding.fix):
         for finding in findings:
             colour = COLOURS[finding.severity]
-            screen.print(f"[bold {colour}]{finding.severity}[/] {escape(finding.seen)}", soft_wrap=True)
-        screen.print(f"  → {escape(fix)}", soft_wrap=True)
+            screen.print(styled((finding.severity, f"bold {colour}"), f" {finding.seen}"), soft_wrap=True)
+        screen.print(f"  → {fix}", soft_wrap=True)
     if report.search:
         screen.print(report.search, soft_wrap=True)
     took = ", ".join(f"{name.replace('_', ' ')} {seconds:.3g} s" for name, seconds in report.seconds.items())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.secrets import resolve_key
@@ -37,7 +38,7 @@ def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None,
         resolve_key(target, "ADDRESS") if target.startswith(("env:", "file:")) else target for target in targets
     ]
     if not is_loopback(host):
-        click.echo(
+        echo(
             f"warning: other machines can reach {host}, and the link is sent unencrypted; "
             "`ssh -L PORT:127.0.0.1:PORT` is safer",
             err=True,
@@ -45,9 +46,9 @@ def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None,
 
     def ready(url: str) -> None:
         if as_json:
-            click.echo(fast_json.dumps({"url": url}).decode())
+            echo(fast_json.dumps({"url": url}).decode())
         else:
-            click.echo(f"viewer: {url}\npress Ctrl-C to stop", err=True)
+            echo(f"viewer: {url}\npress Ctrl-C to stop", err=True)
         if not no_open and not as_json:
             import webbrowser
 

@@ -9,26 +9,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from hermes_rl.console.output import visible
 from hermes_rl.console.panel import Panel, render_panel
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
+
+    from hermes_rl.console.escaping_console import EscapingConsole
 
 LINE_EVERY = 10.0
 REFRESH = 0.5
 SHOWN = 300
-_LIVE_CONSOLE: ContextVar["Console | None"] = ContextVar("live_console", default=None)
+_LIVE_CONSOLE: ContextVar["EscapingConsole | None"] = ContextVar("live_console", default=None)
 
 
-def console() -> "Console":
+def console() -> "EscapingConsole":
     """The console to print to; prints above the live panel if there is one."""
-    from rich.console import Console
+    from hermes_rl.console.escaping_console import EscapingConsole
 
-    return _LIVE_CONSOLE.get() or Console(stderr=True, highlight=False)
+    return _LIVE_CONSOLE.get() or EscapingConsole(stderr=True)
 
 
 @contextmanager
-def live_console(screen: "Console") -> Iterator[None]:
+def live_console(screen: "EscapingConsole") -> Iterator[None]:
     """Make `console()` return this console, because writing past it would break the live panel."""
     before = _LIVE_CONSOLE.set(screen)
     try:
@@ -48,7 +51,7 @@ class LiveDisplay:
 
 
 @contextmanager
-def live_panel(screen: "Console", panel: Panel) -> Iterator[LiveDisplay]:
+def live_panel(screen: "EscapingConsole", panel: Panel) -> Iterator[LiveDisplay]:
     """Draw a panel until the end of the block; set `panel` to change it. The last one stays on screen."""
     from rich.live import Live
 
@@ -59,7 +62,7 @@ def live_panel(screen: "Console", panel: Panel) -> Iterator[LiveDisplay]:
 
 def write_line(line: str) -> None:
     """Print a line to standard error, above the live panel if there is one."""
-    sys.stderr.write(" ".join(line.splitlines()).rstrip() + "\n")
+    sys.stderr.write(visible(" ".join(line.splitlines()).rstrip()) + "\n")  # noqa: TID251 (escaped)
     sys.stderr.flush()
 
 
@@ -69,6 +72,6 @@ def warn(problem: str) -> None:
 
 
 def shorten(text: str) -> str:
-    """Text on one line, truncated and escaped for rich."""
+    """Text on one line, truncated."""
     line = " ".join(text.split())
-    return (line if len(line) <= SHOWN else line[:SHOWN] + "…").replace("[", r"\[")
+    return line if len(line) <= SHOWN else line[:SHOWN] + "…"

@@ -1,6 +1,6 @@
 """The progress panel of a command: progress bar, rewards as a sparkline, and labelled rows.
 
-Rendering is pure except for the clock. Text is never interpreted as markup.
+Rendering is pure except for the clock. Text is never interpreted: not as markup, and not by the terminal.
 """
 
 import time
@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from hermes_rl.console.output import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,15 +58,15 @@ def render_panel(panel: Panel, now: float | None = None) -> "RenderableType":
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for label, text in panel.rows.items():
-        shown = Text(" ".join(text.split()), style=panel.styles.get(label, row_style(label, text)))
+        shown = Text(visible(" ".join(text.split())), style=panel.styles.get(label, row_style(label, text)))
         if label == "score" and panel.rewards:
             shown.append(f"   {sparkline(panel.rewards)}", style="cyan")
         if shown:
-            table.add_row(label, shown)
+            table.add_row(Text(visible(label)), shown)
     parts: list[RenderableType] = [] if panel.done is None else [_bar(panel, time.monotonic() if now is None else now)]
     return Panel(
         Group(*parts, table),
-        title=Text(panel.title, style="bold"),
+        title=Text(visible(panel.title), style="bold"),
         title_align="left",
         expand=False,
         border_style="dim",

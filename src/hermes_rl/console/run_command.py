@@ -5,34 +5,41 @@ starts fast.
 """
 
 import gc
+import traceback
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import click
 
+from hermes_rl.console.output import echo, log_to_stderr, visible
 from hermes_rl.core.errors import ConfigError, HermesRLError
 
 T = TypeVar("T")
 
 
 def run_click(command: click.Command, arguments: list[str] | None, prog_name: str | None) -> int:
-    """Run a click command and return its exit code: 2 for a ConfigError, 1 for other errors of the package."""
+    """Run a click command and return its exit code: 2 for a ConfigError, 1 for every other error."""
+    log_to_stderr("%(message)s")
     try:
         code = command.main(arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
+        error.message = visible(error.message)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
+        echo("stopped", err=True)
         return 130
     except HermesRLError as error:
         return show_error(error)
+    except Exception:  # noqa: BLE001 (its message may hold text of a model)
+        echo(traceback.format_exc().rstrip(), err=True)
+        return 1
     return int(code or 0)
 
 
 def show_error(error: HermesRLError) -> int:
     """Print an error of the package and return its exit code."""
-    click.echo(f"error: {error}", err=True)
+    echo(f"error: {error}", err=True)
     return 2 if isinstance(error, ConfigError) else 1
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 
+from hermes_rl.console.output import echo
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.inference.config import APIServerConfig, ServerType
 
@@ -75,7 +76,7 @@ def choose_endpoint() -> APIServerConfig:
 
 
 def ask_for_endpoint(ask: Callable[[str, str | None], str]) -> APIServerConfig:
-    click.echo(endpoint_help() + "\n", err=True)
+    echo(endpoint_help() + "\n", err=True)
     number = ask(f"Which one (1-{len(CHOICES)})", None)
     if number not in {str(index) for index in range(1, len(CHOICES) + 1)}:
         raise ConfigError(f"no choice {number!r}; enter a number from 1 to {len(CHOICES)}")

@@ -5,7 +5,6 @@ everything else goes to standard error.
 """
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hermes_rl.console.config_options import (
     warn_about_literal_secrets,
 )
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async, run_click, show_error
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
@@ -107,7 +107,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
             else:
                 result = run_async(_evaluate(environment, settings, resume=resume))
         if as_json:
-            sys.stdout.write(fast_json.dumps(result).decode() + "\n")
+            echo(fast_json.dumps(result).decode())
         return 0 if mode == "serve" or result.get("scored", 1) else 1
 
     return click.Command(

@@ -6,10 +6,13 @@ Fits 80 columns. Printed to stderr, like all live display.
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes_rl.console.live_display import console, shorten
 from hermes_rl.evaluation.evaluated_policy import policy_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 # Half-widths of an interval: above the first it is called wide, the second is the proposed target.
 WIDE, USEFUL = 0.1, 0.05
@@ -38,7 +41,7 @@ def evaluation_table(report: Mapping[str, Any], folder: Path) -> None:
             table.add_row(*row)
     else:
         for name, value in report["metrics"].items():
-            table.add_row(escape_markup(name), _format_value(value))
+            table.add_row(name, _format_value(value))
     screen = console()
     screen.print(table)
     for line in evaluation_remarks(report) if measured else ():
@@ -56,7 +59,9 @@ def estimate_text(estimate: float, low: float | None, high: float | None) -> str
     return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple["str | Text", "str | Text"]]:
+    from hermes_rl.console.escaping_console import styled
+
     metrics = report["metrics"]
     samples = report["samples_per_item"]
     temperature = report["generation_parameters"].get("temperature")
@@ -66,21 +71,21 @@ def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         + (f", temperature {temperature:g}" if isinstance(temperature, int | float) else ""),
     )
     if metrics["eval/mean_reward"] is None:
-        yield "eval/mean_reward", "[red]no rollout was scored[/red]"
+        yield "eval/mean_reward", styled(("no rollout was scored", "red"))
     for name in report["methods"]:
         estimate = estimate_text(metrics[name], metrics[f"{name}/low"], metrics[f"{name}/high"])
-        yield escape_markup(name), escape_markup(estimate)
+        yield name, estimate
     yield "rollouts", f"{metrics['eval/rollouts']}, {metrics['eval/scored']} scored"
     passed = metrics["eval/scored"] - metrics["eval/model_failures"]
     yield "passed", f"{passed}, {metrics['eval/model_failures']} failed by the model"
     for reason, count in _counts_by_name(metrics, "model_failure"):
         yield f"  stopped: {reason}", str(count)
     for cause, count in _counts_by_name(metrics, "failure"):
-        yield f"[red]not scored: {escape_markup(cause)}[/red]", str(count)
+        yield styled((f"not scored: {cause}", "red")), str(count)
     for cause, count in _counts_by_name(metrics, "retried"):
-        yield f"retried: {escape_markup(cause)}", str(count)
+        yield f"retried: {cause}", str(count)
     for reason, count in _counts_by_name(metrics, "items_left_out"):
-        yield f"[yellow]items left out: {escape_markup(reason)}[/yellow]", str(count)
+        yield styled((f"items left out: {reason}", "yellow")), str(count)
     yield "tool calls", f"{metrics['eval/tool_calls']}, {metrics['eval/tool_errors']} with an error"
     yield "time", _time_text(metrics)
     if shares := [f"{span} {share:.0%}" for span, share in _counts_by_name(metrics, "time_share") if share >= 0.005]:
@@ -92,40 +97,46 @@ def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "cost", f"{metrics['eval/cost']:.4f}"
     for name, value in metrics.items():
         if not _has_own_row(name, report):
-            yield escape_markup(name), _format_value(value)
+            yield name, _format_value(value)
 
 
-def evaluation_remarks(report: Mapping[str, Any]) -> Iterator[str]:
+def evaluation_remarks(report: Mapping[str, Any]) -> Iterator["str | Text"]:
     """Remarks on how to read the metrics."""
+    from hermes_rl.console.escaping_console import styled
+
     metrics = report["metrics"]
     if not metrics["eval/scored"]:
-        yield "[red]No rollout was scored: this says nothing about the model.[/red] Fix the failures listed above."
+        nothing = ("No rollout was scored: this says nothing about the model.", "red")
+        yield styled(nothing, " Fix the failures listed above.")
     else:
         methods = ", ".join(sorted(set(report["methods"].values())))
-        yield escape_markup(f"In brackets: {report['confidence']:.0%} intervals, clustered by item; {methods}.")
+        yield f"In brackets: {report['confidence']:.0%} intervals, clustered by item; {methods}."
         yield from _width_remarks(metrics)
     for name in report["methods"]:
         if count := metrics.get(f"{name}/items_left_out"):
-            yield f"{count} items have too few scored samples for {escape_markup(name)} and are not in it."
+            yield f"{count} items have too few scored samples for {name} and are not in it."
     if metrics["eval/failures"] and metrics["eval/scored"]:
         share = metrics["eval/failures"] / metrics["eval/rollouts"]
-        yield f"[yellow]{share:.0%} of the rollouts have no score[/yellow] and are in none of the means."
+        yield styled((f"{share:.0%} of the rollouts have no score", "yellow"), " and are in none of the means.")
     if report["limit"]:
-        yield f"[yellow]stopped early[/yellow] by {escape_markup(report['limit'])}; raise it and continue with --resume"
+        yield styled(("stopped early", "yellow"), f" by {report['limit']}; raise it and continue with --resume")
     if report["resumed_items"]:
         yield f"{report['resumed_items']} items are from an earlier run; the wall time is of this run"
     for cause, message in report["failure_examples"].items():
-        yield f"[red]{escape_markup(cause)}[/red], for example: {shorten(message)}"
+        yield styled((cause, "red"), f", for example: {shorten(message)}")
 
 
-def _width_remarks(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _width_remarks(metrics: Mapping[str, Any]) -> Iterator["str | Text"]:
     """The number of items for a useful interval: its width scales with the inverse square root of the items."""
+    from hermes_rl.console.escaping_console import styled
+
     half = (metrics["eval/pass@1/high"] - metrics["eval/pass@1/low"]) / 2
     if half > WIDE:
         items = math.ceil(metrics["eval/items_scored"] * (half / USEFUL) ** 2 / 10) * 10
-        yield (
-            f"[yellow]The interval is wide:[/yellow] the pass rate is known only to ±{half:.2f}. About {items} items "
-            f"would give ±{USEFUL:g} (--env.eval_size)."
+        yield styled(
+            ("The interval is wide:", "yellow"),
+            f" the pass rate is known only to ±{half:.2f}. About {items} items would give ±{USEFUL:g} "
+            "(--env.eval_size).",
         )
 
 
@@ -143,7 +154,7 @@ def _has_own_row(name: str, report: Mapping[str, Any]) -> bool:
 
 
 def _format_value(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else escape_markup(str(value))
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _counts_by_name(metrics: Mapping[str, Any], kind: str) -> list[tuple[str, Any]]:
@@ -151,8 +162,3 @@ def _counts_by_name(metrics: Mapping[str, Any], kind: str) -> list[tuple[str, An
     prefix = f"eval/{kind}/"
     found = [(name.removeprefix(prefix), value) for name, value in metrics.items() if name.startswith(prefix)]
     return sorted(found, key=lambda pair: -pair[1])
-
-
-def escape_markup(text: str) -> str:
-    """Text that the console prints literally."""
-    return text.replace("[", r"\[")

@@ -1,8 +1,9 @@
 """Isolated verification in a fresh sandbox, with the rollout's named artifacts and the author's tests.
 
 The policy's processes are dead and only its artifacts are present, below `artifacts/`, where nothing runs or imports
-them implicitly. The network is off if the backend supports it, and the policy never had access to this sandbox. Any
-failure other than a missing or invalid artifact is the verifier's.
+them implicitly. They are copied in chunks through a temporary file, so memory does not grow with their size. The
+network is off if the backend supports it, and the policy never had access to this sandbox. Any failure other than a
+missing or invalid artifact is the verifier's.
 """
 
 import posixpath
@@ -16,7 +17,7 @@ from typing import IO, TypeVar
 
 from hermes_rl import tracing
 from hermes_rl.core.errors import SandboxError, VerifierError
-from hermes_rl.sandbox.protocol import INTERNAL_ENV, Command, Sandbox
+from hermes_rl.sandbox.protocol import INTERNAL_ENV, Command, Sandbox, file_chunks
 from hermes_rl.sandbox.spec import AGENT, SandboxSpec
 from hermes_rl.tools.files import sandbox_path
 from hermes_rl.tools.session import ToolSession
@@ -24,13 +25,14 @@ from hermes_rl.tools.session import ToolSession
 T = TypeVar("T")
 
 ARTIFACTS = "artifacts"
-MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
+MEGABYTE = 1024 * 1024
+MAX_ARTIFACT_BYTES = 64 * MEGABYTE
 # Exit code of a verdict without its artifacts: EX_NOINPUT of BSD.
 NO_ARTIFACT_EXIT_CODE = 66
 
 _EXPORT_TIMEOUT = 120.0
 _ATTEMPTS = 2
-_MAX_IN_MEMORY = 1024 * 1024
+_MAX_IN_MEMORY = MEGABYTE
 _MISSING, _NOT_A_FILE = 81, 83
 # Reads names of links and removes those that are dangling or point outside this directory.
 _PRUNE_LINKS = (
@@ -174,7 +176,7 @@ async def _export_artifact(sandbox: Sandbox, name: str, limit: int, opened: Exit
     )
     result = await sandbox.run(command)
     if result.truncated:
-        raise ArtifactError(f"artifact {name} is larger than {limit} bytes")
+        raise ArtifactError(f"artifact {name} is larger than {limit / MEGABYTE:g} MB")
     if result.exit_code != 0:
         message = result.stderr.decode(errors="replace").strip()[:500]
         raise ArtifactError(f"artifact {name} could not be read: {message or f'exit code {result.exit_code}'}")
@@ -185,7 +187,7 @@ async def _import_artifact(sandbox: Sandbox, artifact: _Artifact, path: str) -> 
     artifact.data.seek(0)
     if not artifact.is_directory:
         try:
-            await sandbox.write(path, artifact.data.read())
+            await sandbox.write(path, file_chunks(artifact.data))
         except OSError as error:
             # The policy's file may be sparse and take space only when copied.
             raise ArtifactError(f"an artifact could not be placed: {error}") from error
@@ -197,7 +199,7 @@ async def _import_artifact(sandbox: Sandbox, artifact: _Artifact, path: str) -> 
         f"mkdir -p {quoted} && cd {quoted} && tar -x --no-same-owner --no-same-permissions; "
         f"find . -type l -print0 | exec perl -MCwd=realpath -0 -ne {shlex.quote(_PRUNE_LINKS)}",
         env=INTERNAL_ENV,
-        stdin=artifact.data.read(),
+        stdin=file_chunks(artifact.data),
         timeout=_EXPORT_TIMEOUT,
     )
     if result.timed_out:

@@ -155,6 +155,8 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     """Print the summary of a run: scores, stop reasons, failures by cause with an example of each."""
     from rich.table import Table
 
+    from hermes_rl.console.escaping_console import styled
+
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("groups", str(tally.groups))
     table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
@@ -162,16 +164,16 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
     for name, values in tally.components.items():
         table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
-    for label, counter in (
-        ("stopped: {}", tally.stop_reasons),
-        ("[red]not scored: {}[/red]", tally.failures),
-        ("retried: {}", tally.retried),
-        ("groups withheld from training: {}", tally.withheld_groups),
-        ("rollouts withheld from training: {}", tally.withheld_rollouts),
-        ("[red]sequences dropped: {}[/red]", tally.breaches),
+    for label, style, counter in (
+        ("stopped", "", tally.stop_reasons),
+        ("not scored", "red", tally.failures),
+        ("retried", "", tally.retried),
+        ("groups withheld from training", "", tally.withheld_groups),
+        ("rollouts withheld from training", "", tally.withheld_rollouts),
+        ("sequences dropped", "red", tally.breaches),
     ):
         for cause, count in counter.most_common():
-            table.add_row(label.format(cause), str(count))
+            table.add_row(styled((f"{label}: {cause}", style)), str(count))
     budget = tally.budget
     table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
     if tally.sequences:
@@ -182,9 +184,9 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     screen.print(table)
     if tally.limit:
         hint = "; raise it and continue with --resume" if "_limit: " in tally.limit else ""
-        screen.print(f"[yellow]ended early[/yellow] by {tally.limit}{hint}", soft_wrap=True)
+        screen.print(styled(("ended early", "yellow"), f" by {tally.limit}{hint}"), soft_wrap=True)
     for cause, message in tally.examples.items():
-        screen.print(f"[red]{cause}[/red], for example: {shorten(message)}", soft_wrap=True)
+        screen.print(styled((cause, "red"), f", for example: {shorten(message)}"), soft_wrap=True)
     for name, value in notes.items():
         screen.print(f"{name}: {value}", soft_wrap=True)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, M
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, runtime_checkable
+from typing import IO, Any, Protocol, Self, runtime_checkable
 
 from hermes_rl.core.errors import SandboxError
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
@@ -138,7 +138,7 @@ class Sandbox(ABC):
     async def upload(self, local: Path, remote: str) -> int:
         """Stream a local file into the sandbox. Returns its size."""
         with local.open("rb") as file:
-            await self.write(remote, _chunks(file))
+            await self.write(remote, file_chunks(file))
             return file.tell()
 
     async def download(self, remote: str, local: Path, *, max_bytes: int = UNLIMITED) -> int:
@@ -241,7 +241,8 @@ def _check_read(path: str, result: ExecResult, max_bytes: int) -> None:
         raise PermissionError(_failure_message(path, result))
 
 
-async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+async def file_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """The rest of a file in chunks, as input of a command."""
     while chunk := file.read(_CHUNK):
         yield chunk
 

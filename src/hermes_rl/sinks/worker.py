@@ -6,7 +6,6 @@ resumes from an earlier step, steps that the sink already has are not logged aga
 """
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar, Protocol
 
+from hermes_rl.console.live_display import write_line
 from hermes_rl.sinks.run_ids import RunIds
 from hermes_rl.sinks.serialize import is_loggable
 
@@ -180,7 +180,7 @@ class Worker:
             self._failed_in_a_row = 0
 
     def _report(self, message: str) -> None:
-        sys.stderr.write(f"metrics: {self.name} {message}\n")
+        write_line(f"metrics: {self.name} {message}")
 
 
 def error_line(error: Exception) -> str:

@@ -148,6 +148,12 @@ def test_logs_are_shown_from_their_end_by_part(capsys: pytest.CaptureFixture[str
     assert told("run", "logs", "r1")["api"]["text"].strip() == "hello"
 
 
+def test_escape_sequences_in_a_log_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(make_run("r1", phase=Phase.FINISHED), "api", "\x1b]0;owned\x07 [/x]\n")
+    assert typed("run", "logs", "r1", "--part", "api") == 0
+    assert capsys.readouterr().out == "\\u001b]0;owned\\u0007 [/x]\n"
+
+
 def test_a_part_without_a_log_is_refused_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
     write_log(make_run("r1"), "api", "hello\n")
     assert typed("run", "logs", "r1", "--part", "apis") == 2

@@ -12,6 +12,7 @@ from hermes_rl.cli.run.logs import follow_logs, print_tail, select_components
 from hermes_rl.cli.run.start_options import build_run, start_options
 from hermes_rl.cli.run.test import test_command
 from hermes_rl.console.live_display import console
+from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -79,10 +80,10 @@ def list_command(everything: bool, as_json: bool) -> None:
         _print(rows)
         return
     if not rows:
-        click.echo("no runs yet; start one with `hermes-rl train ENV`", err=True)
+        echo("no runs yet; start one with `hermes-rl train ENV`", err=True)
     for row in rows if everything else rows[:20]:
         step = row["step"]
-        click.echo(
+        echo(
             f"{row['run_id']:<20} {row['status']:<12} {row['environment'] or '':<24} "
             f"{'' if step is None else f'step {step}':<12} {_moment(row['started_at'])}"
         )
@@ -107,18 +108,18 @@ def show_command(what: str, preset: str | None, as_json: bool) -> None:
         if as_json:
             _print(read_run_file(path).model_dump(mode="json"))
         else:
-            click.echo(path.read_text().rstrip("\n"))
+            echo(path.read_text().rstrip("\n"))
         return
     report = draft_view(new_draft(find_environment(what), preset))
     if as_json:
         _print(report)
         return
-    click.echo(f"preset {report['preset']}; change a field with --set FIELD=VALUE")
+    echo(f"preset {report['preset']}; change a field with --set FIELD=VALUE")
     for field in report["configurable_fields"]:
-        click.echo(f"  {field['name']} = {field.get('current_value')!r}  {field.get('description') or ''}".rstrip())
-    click.echo("locked by the preset:")
+        echo(f"  {field['name']} = {field.get('current_value')!r}  {field.get('description') or ''}".rstrip())
+    echo("locked by the preset:")
     for field in report["locked_fields"]:
-        click.echo(f"  {field['name']} = {field.get('locked_value')!r}")
+        echo(f"  {field['name']} = {field.get('locked_value')!r}")
 
 
 @run.command("start", context_settings=_SETTINGS)
@@ -136,22 +137,22 @@ def launch_run(run_file: "RunFile", *, dry_run: bool, follows: bool, as_json: bo
         if as_json:
             _print(run_file.model_dump(mode="json"))
         else:
-            click.echo(run_file.as_yaml(), nl=False)
-        click.echo("the configuration is valid; nothing was started", err=True)
+            echo(run_file.as_yaml(), nl=False)
+        echo("the configuration is valid; nothing was started", err=True)
         return 0
     from hermes_rl.orchestration.supervision import start_run
 
     run_id = start_run(run_file)
     if follows:
-        click.echo(f"run {run_id} is starting; Ctrl-C leaves it running", err=True)
+        echo(f"run {run_id} is starting; Ctrl-C leaves it running", err=True)
         report = follow(run_id)
         return _ended(run_id, report, as_json=as_json)
     if as_json:
         logs = {part: str(RunPaths(run_id).log(part)) for part in ("api", "trainer")}
         _print({"run_id": run_id, "status": "starting", "config_path": str(RunPaths(run_id).file), "logs": logs})
     else:
-        click.echo(run_id)
-        click.echo(f"starting; follow it with `hermes-rl run status {run_id} --watch`", err=True)
+        echo(run_id)
+        echo(f"starting; follow it with `hermes-rl run status {run_id} --watch`", err=True)
     return 0
 
 
@@ -170,11 +171,11 @@ def status_command(name: str, watch: bool, as_json: bool) -> int:
     if as_json:
         _print(report)
     else:
-        click.echo(f"{run_id}  {summary_line(report)}")
+        echo(f"{run_id}  {summary_line(report)}")
         for part, state in component_states(report).items():
-            click.echo(f"  {part:<12} {state:<20} {RunPaths(run_id).log(part)}")
+            echo(f"  {part:<12} {state:<20} {RunPaths(run_id).log(part)}")
         for problem in problems(report):
-            click.echo(f"  {problem}")
+            echo(f"  {problem}")
     return exit_code(report)
 
 
@@ -235,11 +236,11 @@ def results_command(name: str, as_json: bool) -> None:
         return
     for key, value in found.items():
         if isinstance(value, dict):
-            click.echo(f"{key}:")
+            echo(f"{key}:")
             for inner, inner_value in value.items():
-                click.echo(f"  {inner}: {inner_value}")
+                echo(f"  {inner}: {inner_value}")
         elif key != "history":
-            click.echo(f"{key}: {value}")
+            echo(f"{key}: {value}")
 
 
 @run.command("logs", context_settings=_SETTINGS)
@@ -270,13 +271,10 @@ def _ended(run_id: str, report: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         _print(report)
     elif report["status"] == "finished":
-        console().print(
-            f"finished; show the results with `hermes-rl run results {run_id}`", markup=False, soft_wrap=True
-        )
+        console().print(f"finished; show the results with `hermes-rl run results {run_id}`", soft_wrap=True)
     elif report["status"] in {"failed", "interrupted"}:
         console().print(
             f"{report['status']}; see `hermes-rl run logs {run_id}`, then resume with `hermes-rl run resume {run_id}`",
-            markup=False,
             soft_wrap=True,
         )
     return exit_code(report)
@@ -286,9 +284,9 @@ def _report(report: dict[str, Any], message: str, *, as_json: bool) -> None:
     if as_json:
         _print(report)
     else:
-        click.echo(message, err=True)
+        echo(message, err=True)
 
 
 def _print(value: Any) -> None:
-    click.echo(fast_json.dumps(value).decode())
+    echo(fast_json.dumps(value).decode())
     sys.stdout.flush()

@@ -6,14 +6,12 @@ Following only reads. Ctrl-C stops following, and the run continues.
 import time
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from hermes_rl.console.live_display import console, live_panel
+from hermes_rl.console.output import echo
 from hermes_rl.console.panel import Panel, format_counts
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from hermes_rl.console.escaping_console import EscapingConsole
     from hermes_rl.orchestration.status.summary import RunSummary
 
 POLL_SECONDS = 0.5
@@ -28,7 +26,7 @@ def follow(run_id: str) -> dict[str, Any]:
     try:
         return _follow_panel(run_id, screen) if screen.is_terminal else _follow_lines(run_id)
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             f"\nrun {run_id} continues. Follow it with: hermes-rl run status {run_id} --watch\n"
             f"Stop it with: hermes-rl run stop {run_id}",
             err=True,
@@ -84,17 +82,17 @@ def _follow_lines(run_id: str) -> dict[str, Any]:
         report = status(run_id)
         now = (summary_line(report), problems(report))
         if now != before:
-            click.echo(f"{run_id}  {now[0]}", err=True)
+            echo(f"{run_id}  {now[0]}", err=True)
             for problem in now[1]:
                 if before is None or problem not in before[1]:
-                    click.echo(f"  {problem}", err=True)
+                    echo(f"  {problem}", err=True)
             before = now
         if report["ended"]:
             return report
         time.sleep(POLL_SECONDS)
 
 
-def _follow_panel(run_id: str, screen: "Console") -> dict[str, Any]:
+def _follow_panel(run_id: str, screen: "EscapingConsole") -> dict[str, Any]:
     from hermes_rl.orchestration.status.status import status
     from hermes_rl.orchestration.status.summary import run_summary
 

@@ -3,8 +3,7 @@
 import time
 from pathlib import Path
 
-import click
-
+from hermes_rl.console.output import echo
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.run_paths import RunPaths
 
@@ -36,8 +35,8 @@ def print_tail(run_id: str, parts: list[str], lines: int) -> None:
 
     for part in parts:
         if len(parts) > 1:
-            click.echo(click.style(f"--- {part}: {RunPaths(run_id).log(part)}", bold=True))
-        click.echo(log_lines(run_id, part, lines).rstrip("\n"))
+            echo(f"--- {part}: {RunPaths(run_id).log(part)}", bold=True)
+        echo(log_lines(run_id, part, lines).rstrip("\n"))
 
 
 def follow_logs(run_id: str, parts: list[str]) -> None:
@@ -49,7 +48,7 @@ def follow_logs(run_id: str, parts: list[str]) -> None:
         ended = status(run_id)["ended"]
         for part, tail in tails.items():
             for line in tail.lines():
-                click.echo(f"{part}: {line}" if len(parts) > 1 else line)
+                echo(f"{part}: {line}" if len(parts) > 1 else line)
         if ended:
             return
         time.sleep(POLL_SECONDS)

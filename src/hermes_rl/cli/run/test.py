@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from hermes_rl.cli.progress import progress
+from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 
@@ -42,7 +43,7 @@ def test_command(environment: str, num_steps: int, group_size: int, models: tupl
             )
         )
     if as_json:
-        click.echo(fast_json.dumps(report).decode())
+        echo(fast_json.dumps(report).decode())
     else:
         _show_test(report)
     return 0 if report["summary"]["environment_working"] else 1
@@ -52,11 +53,9 @@ def _show_test(report: dict[str, Any]) -> None:
     for model in report["models_tested"]:
         accuracy = model.get("accuracy")
         shown = "–" if accuracy is None else f"{accuracy:.0%}"
-        click.echo(f"{model['model']:<32} {shown}  {model.get('error') or ''}".rstrip())
+        echo(f"{model['model']:<32} {shown}  {model.get('error') or ''}".rstrip())
     for name, check in report["summary"]["checks"].items():
         result = check if isinstance(check, dict) else {"verdict": check}
-        click.echo(f"  {name:<24} {result.get('verdict')}  {result.get('why') or ''}".rstrip())
+        echo(f"  {name:<24} {result.get('verdict')}  {result.get('why') or ''}".rstrip())
     working = report["summary"]["environment_working"]
-    click.echo(
-        f"the environment {'works' if working else 'does not work'}; details: {report['summary']['output_directory']}"
-    )
+    echo(f"the environment {'works' if working else 'does not work'}; details: {report['summary']['output_directory']}")

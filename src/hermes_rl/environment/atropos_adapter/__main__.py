@@ -3,9 +3,8 @@
 import signal
 import sys
 
-import click
-
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.keys import load_keys
 from hermes_rl.environment.atropos_adapter.adapter import atropos_environment
@@ -14,7 +13,7 @@ from hermes_rl.environment.loading.loader import load_environment
 
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-        click.echo("usage: python -m hermes_rl.environment.atropos_adapter ENV serve|process|evaluate …", err=True)
+        echo("usage: python -m hermes_rl.environment.atropos_adapter ENV serve|process|evaluate …", err=True)
         return 2
     # atroposlib leaves sandboxes behind on SIGTERM, but closes them on SIGINT.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -23,10 +22,10 @@ def main() -> int:
         # atroposlib reads its flags from sys.argv.
         atropos_environment(load_environment(sys.argv.pop(1))).cli()
     except HermesRLError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+        echo("stopped", err=True)
         return 130
     return 0
 

@@ -1,7 +1,8 @@
 """ChatTemplate: a tokenizer's chat template, with conversations adapted to what it supports.
 
 Tools, calls and results that the template does not support are written as text in the parser's format. A conversation
-that the template still refuses is an EnvironmentCodeError with the template's reason.
+that the template still refuses is an EnvironmentCodeError with the template's reason. Spellings of control tokens in
+the adapted messages are cut (control_tokens.py), but not in the model's own.
 """
 
 import re
@@ -13,6 +14,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, EnvironmentCodeError
 from hermes_rl.core.messages import Message, ToolCall, content_text, tool_calls
 from hermes_rl.inference.tokens.chat_format import FormatSettings, Tools
+from hermes_rl.inference.tokens.control_tokens import ControlTokens, CutTokenizer
 from hermes_rl.inference.tokens.reasoning import KeptReasoning, reasoning_of
 from hermes_rl.inference.tokens.template_traits import TemplateProbes, detect_traits
 from hermes_rl.parsers import get_parser
@@ -22,8 +24,9 @@ SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 class ChatTemplate:
-    def __init__(self, tokenizer: Any, settings: FormatSettings) -> None:
+    def __init__(self, tokenizer: CutTokenizer, settings: FormatSettings) -> None:
         self._tokenizer = tokenizer
+        self.control = ControlTokens(tokenizer)
         self._settings = settings
         self._tool_format = get_parser(settings.parser).tool_format
         self._kept_reasoning: KeptReasoning | None = None
@@ -44,7 +47,7 @@ class ChatTemplate:
 
     def transcript(self, messages: Sequence[Message], tools: Tools) -> str:
         """The text of the conversation, up to where the model continues."""
-        adapted = self.adapt(messages)
+        adapted, tools = self.adapt(messages), self.control.in_tools(tools)
         if self.explains_tools(tools) and not self.traits.tools:
             adapted = self._add_tools_section(adapted, tools)
         return self.render(adapted, tools if self.traits.tools else None)
@@ -92,7 +95,8 @@ class ChatTemplate:
                 else:
                     adapted.append(result)
             else:
-                adapted.append({**message, "content": content_text(message.get("content"))})
+                content = self.control.in_prompt(content_text(message.get("content")))
+                adapted.append({**message, "content": content})
             merging = message.get("role") == "tool"
         return adapted
 
@@ -138,7 +142,8 @@ class ChatTemplate:
         return blake2b(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
     def _result(self, message: Message, names: Mapping[str, str]) -> Message:
-        content, call_id = content_text(message.get("content")), str(message.get("tool_call_id") or "")
+        content = self.control.in_result(content_text(message.get("content")))
+        call_id = str(message.get("tool_call_id") or "")
         if not self.traits.tools and not self.traits.calls:
             content = self._tool_format.result_text(content, call_id)
         if not self.traits.tool_role:

@@ -14,6 +14,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import EnvironmentCodeError
 from hermes_rl.core.messages import Message, ToolCall, content_text, tool_calls
 from hermes_rl.inference.tokens.chat_format import FormatSettings, Reply, Tools, Turn
+from hermes_rl.inference.tokens.control_tokens import ControlTokens, CutTokenizer, written_tokens
 from hermes_rl.inference.tokens.reasoning import CLOSE, reasoning_of
 from hermes_rl.inference.tokens.renderer_package import create_renderer, package, renderer_name
 from hermes_rl.inference.tokens.tokenizer import decode_ids
@@ -158,8 +159,9 @@ class ProbeConversation(NamedTuple):
 class RendererFormat:
     def __init__(self, tokenizer: Any, settings: FormatSettings) -> None:
         self.name = settings.renderer
-        self._tokenizer = tokenizer
-        self._renderer = create_renderer(tokenizer, settings)
+        self._tokenizer = CutTokenizer(tokenizer)
+        self._control = ControlTokens(self._tokenizer)
+        self._renderer = create_renderer(self._tokenizer, settings)
         self._tool_prompt = settings.tool_prompt
         self._openings: dict[tuple[int, bool], list[int]] = {}
         self._stable_shapes: dict[tuple[int, bool, bool, bool], bool] = {}
@@ -175,6 +177,7 @@ class RendererFormat:
         self.stop_token_ids: tuple[int, ...] = tuple(self._renderer.get_stop_token_ids())
         self._stops = frozenset(self.stop_token_ids)
         self._reader = ReplyReader(self._renderer, self.decode)
+        self._control = ControlTokens(self._tokenizer, written_tokens(self.prompt))
 
     def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         shown = self._shown_tools(tools)
@@ -220,11 +223,18 @@ class RendererFormat:
 
     def _shown_tools(self, tools: Tools) -> list[dict[str, Any]] | None:
         """The tools that a prompt shows, None without any: some templates write a section for an empty list."""
-        return [dict(tool) for tool in tools] if tools and self._tool_prompt else None
+        return [dict(tool) for tool in self._control.in_tools(tools)] if tools and self._tool_prompt else None
 
     def _adapt(self, messages: Iterable[Message], calls: Iterable[ToolCall]) -> list[Message]:
         names = {call.id: call.name for call in calls} if self.name in NAMED_RESULTS else {}
-        return [_adapt(message, names) for message in messages]
+        return [self._cut(_adapt(message, names)) for message in messages]
+
+    def _cut(self, message: Message) -> Message:
+        """Cut the spellings of control tokens, except in what the model wrote itself."""
+        if message.get("role") == "assistant":
+            return message
+        cut = self._control.in_result if message.get("role") == "tool" else self._control.in_prompt
+        return {**message, "content": cut(message["content"])}
 
     def _since_last_stop(self, prompt: Sequence[int]) -> list[int]:
         """The prompt from its last stop token on: renderers look no further back, but copy all they get."""

@@ -14,6 +14,7 @@ from hermes_rl.core.errors import EnvironmentCodeError
 from hermes_rl.core.messages import Message, ToolCall, content_text, with_unique_ids
 from hermes_rl.inference.tokens.chat_format import FormatSettings, Reply, Tools, Turn
 from hermes_rl.inference.tokens.chat_template import ChatTemplate
+from hermes_rl.inference.tokens.control_tokens import ControlTokens, CutTokenizer, written_tokens
 from hermes_rl.inference.tokens.reasoning import CLOSE, OPEN, reasoning_of, split_reasoning
 from hermes_rl.inference.tokens.template_bridge import TemplateBridge
 from hermes_rl.inference.tokens.template_traits import PROBE_ID, generation_prompt
@@ -93,18 +94,19 @@ class TemplateFormat:
     name = "template"
 
     def __init__(self, tokenizer: Any, settings: FormatSettings) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = CutTokenizer(tokenizer)
         self._parser = get_parser(settings.parser)
-        self._template = ChatTemplate(tokenizer, settings)
+        self._template = ChatTemplate(self._tokenizer, settings)
+        self._template.control = ControlTokens(self._tokenizer, written_tokens(self.prompt))
         stops = find_stops(self._template, tokenizer)
         self.stop_token_ids: tuple[int, ...] = tuple(stops.values())
         self._bridge = TemplateBridge(self._template, stops)
 
     def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        return self.encode(self.transcript(messages, tools))
+        return self.encode(self._template.transcript(messages, tools))
 
     def transcript(self, messages: Sequence[Message], tools: Tools) -> str:
-        return self._template.transcript(messages, tools)
+        return self._tokenizer.shown(self._template.transcript(messages, tools))
 
     def continuation(self, turn: Turn, new: Sequence[Message], tools: Tools) -> list[int] | None:
         if not new or any(message.get("role") == "assistant" for message in new) or self._ended_in_reasoning(turn):

@@ -5,7 +5,6 @@ the same command continues the fleet after a kill.
 """
 
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_rl.console.live_display import write_line
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.private_files import private_folder
@@ -123,8 +123,7 @@ class _Driver:
             self._hosts.execute(action)
         self._last_actions = actions
         for name, shard, line in self._hosts.take_lines():
-            sys.stderr.write(f"[{name} shard {shard}] {line}\n")
-        sys.stderr.flush()
+            write_line(f"[{name} shard {shard}] {line}")
         task = self._task
         self._state_file.put(
             fleet_state(self._paths, self._fleet, facts, on=task.on, environment=task.environment, began=self._began)

@@ -226,7 +226,7 @@ def main(run_id: str) -> None:
         handler: logging.Handler = _PrivateLog(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, delay=True)
     except OSError:
         handler = logging.NullHandler()
-    logging.basicConfig(
+    logging.basicConfig(  # noqa: TID251 (a file, not the terminal)
         format="%(asctime)s %(process)d %(levelname)s %(message)s", level=logging.INFO, handlers=[handler]
     )
     log.info("supervising %s", run_id)

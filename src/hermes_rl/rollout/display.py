@@ -89,6 +89,7 @@ def count_rows(tally: RolloutCounts) -> dict[str, str]:
     return {
         "score": score_text(tally.mean, len(tally.scores), tally.rollouts),
         "not scored": format_counts(tally.failures),
+        "charged": format_counts(tally.charged),
         "withheld": format_counts(tally.withheld_groups),
     }
 
@@ -116,6 +117,7 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
         ("stopped: {}", tally.stop_reasons),
         ("[red]not scored: {}[/red]", tally.failures),
         ("retried: {}", tally.retried),
+        ("[yellow]charged to the policy: {}[/yellow]", tally.charged),
         ("groups withheld from training: {}", tally.withheld_groups),
         ("rollouts withheld from training: {}", tally.withheld_rollouts),
         ("[red]sequences dropped: {}[/red]", tally.breaches),

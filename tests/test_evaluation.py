@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -142,12 +143,14 @@ async def test_failures_of_the_model_stand_apart_from_failures_by_cause(
     assert metrics["eval/mean_reward"] == 0.5
     assert (metrics["eval/items"], metrics["eval/items_scored"], metrics["eval/scored"]) == (5, 4, 4)
     assert (metrics["eval/failures"], metrics["eval/failure/endpoint/http_500"]) == (1, 1)
+    assert (metrics["eval/unscored_share"], metrics["eval/pass@1/unscored_as_0"]) == (0.2, 0.4)
     assert metrics["eval/model_failures"] == 2
     assert (metrics["eval/model_failure/natural"], metrics["eval/model_failure/length"]) == (1, 1)
     assert metrics["eval/stop_reason/natural"] == 3
     shown = capsys.readouterr().err
     assert "not scored: endpoint/http_500" in shown
     assert "20% of the rollouts have no score" in shown
+    assert re.search(r"eval/pass@1 +│ 0\.50.*\n│ +with unscored as 0 +│ 0\.40", shown)
     assert "The interval is wide" in shown
 
 

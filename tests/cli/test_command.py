@@ -1,6 +1,7 @@
 """The command as a person and as a program meet it: help, errors with the next step, --json, and the four choices."""
 
 import asyncio
+import itertools
 import json
 import os
 import pty
@@ -197,6 +198,36 @@ async def test_evaluate_prints_a_table_and_json(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["metrics"]["eval/mean_reward"] == 1.0
     assert "eval/mean_reward" in done.stderr
     assert (tmp_path / "evals" / "samples.jsonl").exists()
+
+
+async def test_an_evaluation_with_too_many_unscored_rollouts_fails(tmp_path: Path) -> None:
+    def fails_once(request: dict[str, Any]) -> Any:
+        first = request["messages"][-1]["role"] != "tool" and next(asked) % 4 == 0
+        return Status(500) if first else writes_the_word(request)
+
+    asked = itertools.count()
+    flags = [
+        "eval",
+        "terminal_test",
+        "--json",
+        "--env.eval_size",
+        "4",
+        "--env.rollout_retries",
+        "0",
+    ]
+    refused = await on_model(fails_once, *flags, "--env.data_dir_to_save_evals", str(tmp_path / "one"))
+    assert refused.returncode == 1, refused.stderr
+    assert "25% of the rollouts have no score, more than --max-unscored 0.1" in refused.stderr
+    told = json.loads(refused.stdout)
+    assert (told["unscored_share"], told["max_unscored"], told["metrics"]["eval/pass@1/unscored_as_0"]) == (
+        0.25,
+        0.1,
+        0.75,
+    )
+    taken = await on_model(
+        fails_once, *flags, "--max-unscored", "0.3", "--env.data_dir_to_save_evals", str(tmp_path / "two")
+    )
+    assert taken.returncode == 0, taken.stderr
 
 
 async def test_failures_are_counted_by_cause_in_the_summary(tmp_path: Path) -> None:

@@ -135,6 +135,18 @@ async def test_the_memory_of_a_verification_does_not_grow_with_its_artifacts(pol
     assert peak < 8 * 1024 * 1024
 
 
+async def test_artifacts_that_leave_no_room_for_the_tests_are_the_policys_fault(policy: Sandbox) -> None:
+    await policy.exec("mkdir -p out/tests.txt", timeout=10)
+    files = {"artifacts/out/tests.txt/below/" + "x" * 300: b"a name that no file system takes"}
+    verdict = await rewarded(lambda ctx: ctx.verify("true", files=files, artifacts=["out"]))
+    assert "could not be placed beside the artifacts" in verdict.artifact_error
+
+
+async def test_tests_that_cannot_be_written_without_artifacts_are_the_verifiers_fault(policy: Sandbox) -> None:
+    with pytest.raises(OSError, match="x" * 300):
+        await rewarded(lambda ctx: ctx.verify("true", files={"x" * 300: b""}, artifacts=[]))
+
+
 async def test_processes_of_the_policy_are_dead_before_artifacts_are_taken(policy: Sandbox) -> None:
     mine = nap()
     await policy.exec(f"printf 42 > answer.txt; setsid {mine} & (setsid {mine} &)", timeout=10)

@@ -110,6 +110,24 @@ async def test_a_sandbox_without_python_is_the_worlds_fault(monkeypatch: pytest.
     assert caught.value.cause == "no_python"
 
 
+async def test_a_policy_that_kills_the_search_for_python_gets_an_error_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = ToolHost(all_tools(), SandboxPool(LocalBackend()), calls_in_flight=1, terminal_timeout=10)
+    session = host.session("rollout")
+    touched, run = await session.sandbox(), LocalSandbox.run
+
+    async def killed(self: LocalSandbox, command: Command) -> ExecResult:
+        # What a process of the policy does in its own sandbox, and in no other.
+        text = f"kill -KILL $$; {command.text}" if self is touched else command.text
+        return await run(self, replace(command, text=text))
+
+    monkeypatch.setattr(LocalSandbox, "run", killed)
+    outcome = await session.call("execute_code", {"code": "print(1)"})
+    await host.close()
+    assert outcome.error == "python3 does not start in this sandbox any more; undo what stops it"
+
+
 class CodeEnv(FileEnv):
     default_toolsets = ("code_execution",)
 

@@ -54,6 +54,25 @@ async def test_an_unexpected_exception_is_told_to_the_model(backend: Backend) ->
     assert fast_json.loads(text) == {"error": error}
 
 
+@tool
+async def sleeps(session: ToolSession) -> str:
+    """Forget the time."""
+    await asyncio.sleep(60)
+    return "awake"
+
+
+async def test_a_tool_that_forgets_the_policys_deadline_is_stopped(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_rl.tools.session.CALL_GRACE", 0.2)
+    host = host_of(backend, sleeps)
+    session = host.session("rollout")
+    session.time_left = -1.0
+    outcome = await session.call("sleeps", {})
+    await host.close()
+    assert outcome.error == "sleeps was stopped: the time for this task is over"
+
+
 async def test_a_misuse_is_told_in_its_own_words(backend: Backend) -> None:
     assert await outcome_of(backend, "misuse") == ('{"error":"look elsewhere"}', "look elsewhere")
 

@@ -2,6 +2,8 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.tools.host import ToolHost
@@ -131,6 +133,18 @@ async def test_waiting_for_one_that_does_not_end_returns_in_time_and_leaves_it_r
     state = await call("process", action="wait", session_id=session_id, timeout=1)
     assert (state["status"], state["output"]) == ("running", "one\n")
     assert time.monotonic() - began < 30
+
+
+async def test_waiting_ends_with_the_policys_time(
+    session: ToolSession, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_rl.tools.session.CALL_GRACE", 50.0)
+    started = await call("terminal", command="sleep 60", background=True)
+    session.time_left, session.terminal_timeout = 0.5, 60
+    began = time.monotonic()
+    state = await call("process", action="wait", session_id=started["session_id"], timeout=60)
+    assert state["status"] == "running"
+    assert time.monotonic() - began < 40
 
 
 async def test_the_log_of_a_running_one_can_be_read(call: Call) -> None:

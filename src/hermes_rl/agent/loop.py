@@ -1,7 +1,8 @@
 """The agent loop: ask the model, run the tools it calls, send it the results, until it stops.
 
-Nothing the model writes raises: it becomes a message to the model, a ToolError or a StopReason. An infrastructure
-failure ends the work and is kept in `result.failure`, or raised for our own rollouts. The turn at `max_turns` still
+Nothing the model writes raises: it becomes a message to the model, a ToolError or a StopReason. A failure that the
+policy can have caused (`core/failure_causes.py`) ends its work, which is scored. Any other failure is kept in
+`result.failure`, or raised for our own rollouts. The turn at `max_turns` still
 runs its calls.
 """
 
@@ -121,10 +122,15 @@ class HermesAgentLoop:
         try:
             result.stop_reason = await self._run_turns()
         except Exception as error:
-            if self._raise_failures or isinstance(error, ConfigError):
+            if isinstance(error, ConfigError):
                 raise
-            result.failure = failure_of(error)
-            logger.warning("the agent stopped after %d turns: %s", result.turns_used, result.failure.message)
+            if result.turns_used and self._session is not None and await self._session.charge(error):
+                result.stop_reason = StopReason.CRASHED
+            elif self._raise_failures:
+                raise
+            else:
+                result.failure = failure_of(error)
+                logger.warning("the agent stopped after %d turns: %s", result.turns_used, result.failure.message)
         finally:
             self._deadline.close()
         result.finished_naturally = result.stop_reason is StopReason.NATURAL
@@ -324,7 +330,12 @@ class HermesAgentLoop:
             return ToolOutcome.refusal(f"the arguments must be one JSON object, not {type(arguments).__name__}")
         if self._session is None:
             self._session = ToolHost.current().session(self.task_id)
-        return await self._session.call(call.name, arguments, call.id)
+        try:
+            return await self._session.call(call.name, arguments, call.id)
+        except ToolHostError as error:
+            if not await self._session.charge(error):
+                raise
+            return ToolOutcome.refusal(str(error))
 
     # --- continuing or stopping ---
 

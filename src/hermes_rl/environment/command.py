@@ -5,6 +5,7 @@ everything else goes to standard error.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from hermes_rl.tracing.setup import Tracing, traced
 
 # A few seconds of work; a page of a gigabyte takes most of a minute.
 MAX_PAGE_SOURCE_BYTES = 16_000_000
+# The share of an evaluation's rollouts that may have no score.
+MAX_UNSCORED = 0.1
 
 
 def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:
@@ -73,6 +76,16 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
     ]
     if mode == "process":
         options.append(click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."))
+    if mode == "evaluate":
+        options.append(
+            click.Option(
+                ["--max-unscored"],
+                type=click.FloatRange(0, 1),
+                default=MAX_UNSCORED,
+                show_default=True,
+                help="Exit with 1 if a larger share of the rollouts has no score.",
+            )
+        )
     if mode != "serve":
         options.append(click.Option(["--resume"], is_flag=True, help="Continue where an interrupted run stopped."))
     options += section_options("env", env_default)
@@ -84,6 +97,7 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
         trace: str | None,
         resume: bool = False,
         overwrite: bool = False,
+        max_unscored: float = MAX_UNSCORED,
         slurm: bool = False,
         testing: bool = False,
         config: ConfigSections | None = None,
@@ -106,13 +120,26 @@ def mode_command(environment: type[Environment], mode: str) -> click.Command:
                 result = run_async(_serve(environment, settings))
             else:
                 result = run_async(_evaluate(environment, settings, resume=resume))
+                result["max_unscored"] = max_unscored
         if as_json:
             echo(fast_json.dumps(result).decode())
-        return 0 if mode == "serve" or result.get("scored", 1) else 1
+        return 0 if mode == "serve" or (result.get("scored", 1) and not _lacks_scores(result)) else 1
 
     return click.Command(
         mode, callback=run, params=options, help=MODES[mode], context_settings={"max_content_width": 110}
     )
+
+
+def _lacks_scores(result: Mapping[str, Any]) -> bool:
+    """Whether more of an evaluation's rollouts have no score than it may have, with a warning."""
+    share = result.get("unscored_share") or 0.0
+    if share <= result.get("max_unscored", 1.0):
+        return False
+    warn(
+        f"{share:.0%} of the rollouts have no score, more than --max-unscored {result['max_unscored']:g}, so the pass "
+        "rate does not measure the model; fix the failures in the table and evaluate again"
+    )
+    return True
 
 
 async def _process(environment: type[Environment], settings: Settings, path: Path, *, resume: bool) -> dict[str, Any]:
@@ -169,8 +196,9 @@ async def _evaluate(environment: type[Environment], settings: Settings, *, resum
         async with env.opened():
             await env.run_evaluate()
     report = env.last_evaluation or {}
-    scored = report.get("metrics", {}).get("eval/scored")
-    return {**report, **({} if scored is None else {"scored": scored})}
+    metrics = report.get("metrics", {})
+    names = {"scored": "eval/scored", "unscored_share": "eval/unscored_share"}
+    return {**report, **{name: metrics[metric] for name, metric in names.items() if metrics.get(metric) is not None}}
 
 
 async def _serve(environment: type[Environment], settings: Settings) -> dict[str, Any]:

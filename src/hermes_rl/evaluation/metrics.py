@@ -56,6 +56,14 @@ class EvaluationCounts:
         # pass^1 is pass@1.
         return rates | {f"eval/pass^{k}": pass_hat_k(scores, k, passing=self.pass_score) for k in counts[1:]}
 
+    def pass_rate_of_all(self) -> float | None:
+        """pass@1 in which a rollout without a score has not passed: no policy gains by avoiding its score."""
+        rates = [
+            sum(score >= self.pass_score for score in scores) / (len(scores) + self.unscored[item])
+            for item, scores in self.scores.items()
+        ]
+        return statistics.fmean(rates) if rates else None
+
     def intervals(self) -> dict[str, Interval]:
         """By metric name."""
         found = {"eval/mean_reward": mean_interval(self.scores.values())}
@@ -86,6 +94,8 @@ class EvaluationCounts:
             "eval/scored": len(tally.scores),
             "eval/model_failures": sum(self.model_failures.values()),
             "eval/failures": sum(tally.failures.values()),
+            "eval/unscored_share": sum(tally.failures.values()) / tally.rollouts if tally.rollouts else None,
+            "eval/pass@1/unscored_as_0": self.pass_rate_of_all(),
             "eval/tool_calls": tally.tool_calls,
             "eval/tool_errors": tally.tool_errors,
             "eval/tokens/prompt": budget.prompt_tokens,
@@ -105,6 +115,7 @@ class EvaluationCounts:
             "model_failure": self.model_failures,
             "failure": tally.failures,
             "retried": tally.retried,
+            "charged": tally.charged,
             "items_left_out": self.left_out + Counter({UNSCORED: self._unscored_items()}),
         }
         for kind, by_name in counts.items():

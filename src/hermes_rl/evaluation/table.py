@@ -16,10 +16,19 @@ if TYPE_CHECKING:
 
 # Half-widths of an interval: above the first it is called wide, the second is the proposed target.
 WIDE, USEFUL = 0.1, 0.05
-ROW_KINDS = ("model_failure", "failure", "retried", "items_left_out", "time_share", "stop_reason")
+# Counts by name, each with a row: its label and style.
+COUNT_ROWS = {
+    "model_failure": ("  stopped", ""),
+    "failure": ("not scored", "red"),
+    "retried": ("retried", ""),
+    "charged": ("charged to the policy", "yellow"),
+    "items_left_out": ("items left out", "yellow"),
+}
+ROW_KINDS = (*COUNT_ROWS, "time_share", "stop_reason")
 ROW_METRICS = frozenset(
     f"eval/{name}"
-    for name in "items items_scored samples_per_item rollouts scored model_failures failures mean_reward "
+    for name in "items items_scored samples_per_item rollouts scored model_failures failures unscored_share "
+    "mean_reward "
     "standard_error tool_calls tool_errors tokens/prompt tokens/completion tokens/per_rollout cost seconds/wall "
     "seconds/rollout_mean seconds/rollout_median seconds/rollout_p95".split()
 )
@@ -75,17 +84,14 @@ def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple["str | Text", 
     for name in report["methods"]:
         estimate = estimate_text(metrics[name], metrics[f"{name}/low"], metrics[f"{name}/high"])
         yield name, estimate
+        if name == "eval/pass@1":
+            yield "  with unscored as 0", f"{metrics['eval/pass@1/unscored_as_0']:.2f}"
     yield "rollouts", f"{metrics['eval/rollouts']}, {metrics['eval/scored']} scored"
     passed = metrics["eval/scored"] - metrics["eval/model_failures"]
     yield "passed", f"{passed}, {metrics['eval/model_failures']} failed by the model"
-    for reason, count in _counts_by_name(metrics, "model_failure"):
-        yield f"  stopped: {reason}", str(count)
-    for cause, count in _counts_by_name(metrics, "failure"):
-        yield styled((f"not scored: {cause}", "red")), str(count)
-    for cause, count in _counts_by_name(metrics, "retried"):
-        yield f"retried: {cause}", str(count)
-    for reason, count in _counts_by_name(metrics, "items_left_out"):
-        yield styled((f"items left out: {reason}", "yellow")), str(count)
+    for kind, (label, style) in COUNT_ROWS.items():
+        for name, count in _counts_by_name(metrics, kind):
+            yield styled((f"{label}: {name}", style)), str(count)
     yield "tool calls", f"{metrics['eval/tool_calls']}, {metrics['eval/tool_errors']} with an error"
     yield "time", _time_text(metrics)
     if shares := [f"{span} {share:.0%}" for span, share in _counts_by_name(metrics, "time_share") if share >= 0.005]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import ConfigError, EndpointError, JudgeError
+from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError, JudgeError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.private_files import private_folder
@@ -26,6 +26,7 @@ from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.server_manager import RetryPolicy, ServerManager
 
 MAX_SHOWN_CHARS = 300
+REFUSED_CAUSES = ("http_400", "http_413", "http_422")
 # 128 bits of a hash: to close its block, an answer would have to contain a hash of itself.
 DELIMITER_DIGITS = 32
 
@@ -150,7 +151,11 @@ class Judge:
         try:
             completion = await self._server.chat_completion(**body)
         except EndpointError as error:
-            raise JudgeError("endpoint", f"the request to the judge failed: {error}") from error
+            # A request that is too long or that a filter refuses: it holds the policy's text.
+            refused = isinstance(error, ContextFullError) or error.cause in REFUSED_CAUSES
+            raise JudgeError(
+                "refused" if refused else "endpoint", f"the request to the judge failed: {error}"
+            ) from error
         verdict = _parse_verdict(completion)
         # Parse before caching, so that an invalid verdict is never cached.
         self._parse_judgement(verdict)

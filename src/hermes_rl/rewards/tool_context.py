@@ -6,6 +6,7 @@ policy's processes are killed before the first call runs. A broken sandbox raise
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -150,11 +151,14 @@ class ToolContext:
         return self._call_json(name, arguments)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        began = time.monotonic()
         try:
             return wait(work, self._loop)
         except InfrastructureError as error:
             observe(ObservedFailure(self.task_id, error.failure))
             raise
+        finally:
+            self._session.reward_seconds += time.monotonic() - began
 
     async def _ready_session(self) -> ToolSession:
         await self._session.end_policy()

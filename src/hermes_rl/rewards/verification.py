@@ -2,8 +2,8 @@
 
 The policy's processes are dead and only its artifacts are present, below `artifacts/`, where nothing runs or imports
 them implicitly. They are copied in chunks through a temporary file, so memory does not grow with their size. The
-network is off if the backend supports it, and the policy never had access to this sandbox. Any failure other than a
-missing or invalid artifact is the verifier's.
+network is off if the backend supports it, and the policy never had access to this sandbox. Any failure other than that
+of an artifact, or of what it leaves no room for, is the verifier's.
 """
 
 import posixpath
@@ -131,12 +131,18 @@ async def run_in_fresh_sandbox(
         spec = _spec(session.spec or SandboxSpec(), image, network_off=session.pool.capabilities.network_off)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                async with session.pool.sandbox(spec, verifying=True) as sandbox:
+                async with session.untouched_sandbox(spec) as sandbox:
                     artifacts_dir = f"{sandbox.workspace}/{ARTIFACTS}"
                     for artifact in exported:
                         await _import_artifact(sandbox, artifact, f"{artifacts_dir}/{artifact.relative_path}")
-                    for name, content in files.items():
-                        await _write_test_file(sandbox, sandbox_path(sandbox, name), content)
+                    try:
+                        for name, content in files.items():
+                            await _write_test_file(sandbox, sandbox_path(sandbox, name), content)
+                    except OSError as error:
+                        if not exported:
+                            raise
+                        # The artifacts took the space, the inodes or the place of the tests.
+                        raise ArtifactError(f"the tests could not be placed beside the artifacts: {error}") from error
                     return await judge(sandbox, {"ARTIFACTS": artifacts_dir})
             except SandboxError as error:
                 if attempt == _ATTEMPTS:
@@ -203,7 +209,7 @@ async def _import_artifact(sandbox: Sandbox, artifact: _Artifact, path: str) -> 
         timeout=_EXPORT_TIMEOUT,
     )
     if result.timed_out:
-        raise SandboxError("hang", f"unpacking an artifact took over {_EXPORT_TIMEOUT:.0f} s")
+        raise ArtifactError(f"unpacking an artifact took over {_EXPORT_TIMEOUT:.0f} s")
 
 
 async def _write_test_file(sandbox: Sandbox, path: str, content: bytes | str | Path) -> None:

@@ -249,6 +249,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         default=None, ge=1, description="Exclude rollouts with a longer sequence from training."
     )
     pass_score: float = Field(default=1.0, description="Minimum score of a passed rollout.")
+    failing_score: float = Field(
+        default=0.0,
+        allow_inf_nan=False,
+        description="Score of a rollout whose reward cannot run on what the policy left. Set it to your lowest score.",
+    )
     item_sampler: Annotated[str, AfterValidator(SAMPLERS.check)] = Field(
         default="uniform",
         description="How training items are drawn: in_order, uniform, by_difficulty, or module:Class.",

@@ -55,18 +55,17 @@ def progress(
 @contextmanager
 def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
     """Call this on the event loop until the end of the block."""
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(seconds, lambda: repeat())
 
-    def repeat() -> None:
-        nonlocal timer
-        timer = loop.call_later(seconds, repeat)
-        call()
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            call()
 
+    task = asyncio.create_task(repeat())
     try:
         yield
     finally:
-        timer.cancel()
+        task.cancel()
 
 
 class _TerminalProgress:
@@ -139,6 +138,7 @@ def count_rows(tally: RolloutCounts) -> dict[str, str]:
     return {
         "score": score_text(tally.mean, len(tally.scores), tally.rollouts),
         "not scored": format_counts(tally.failures),
+        "charged": format_counts(tally.charged),
         "withheld": format_counts(tally.withheld_groups),
     }
 
@@ -168,6 +168,7 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
         ("stopped", "", tally.stop_reasons),
         ("not scored", "red", tally.failures),
         ("retried", "", tally.retried),
+        ("charged to the policy", "yellow", tally.charged),
         ("groups withheld from training", "", tally.withheld_groups),
         ("rollouts withheld from training", "", tally.withheld_rollouts),
         ("sequences dropped", "red", tally.breaches),

@@ -21,6 +21,7 @@ from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.author_code import describe_error
 from hermes_rl.core.errors import Failure, InfrastructureError, VerifierError
+from hermes_rl.core.failure_causes import Evidence, evidence_for
 from hermes_rl.core.observation import observe, observing
 from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
 from hermes_rl.rewards.sync_bridge import bridged
@@ -141,7 +142,8 @@ async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
     with tracing.group_span(_span_attributes(env, plan)) as span:
         async with asyncio.TaskGroup() as work:
             tasks = [work.create_task(_run_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
-        rollouts = await apply_group_rewards(env, plan.item, [task.result() for task in tasks])
+        finished = charge_by_siblings(env, [task.result() for task in tasks])
+        rollouts = await apply_group_rewards(env, plan.item, finished)
         group = _make_group(env, plan, rollouts)
         if span.on:
             span.set_attributes(scored=len(group.scored), withheld=group.withheld)
@@ -296,6 +298,26 @@ async def _run_with_retries(env: Environment, plan: RolloutPlan) -> FinishedRoll
         attempts = {"earlier_failures": earlier, "earlier_usage": asdict(earlier_usage)}
         rollout = replace(rollout, metadata={**rollout.metadata, **attempts})
     return FinishedRollout(rollout, result)
+
+
+def charge_by_siblings(env: Environment, finished: Sequence[FinishedRollout]) -> list[FinishedRollout]:
+    """A reward that scored others of the group works: one that raised on this work gives the failing score.
+
+    If it scored none, it may be broken. Then nothing is scored, and there is nothing to train on either way.
+    """
+    if not any(rollout.scored for rollout, _ in finished):
+        return list(finished)
+    return [_charge(env, *one) for one in finished]
+
+
+def _charge(env: Environment, rollout: Rollout, result: AgentResult) -> FinishedRollout:
+    failure = rollout.failure
+    if failure is None or rollout.stop_reason is None or evidence_for(failure) is not Evidence.CONTROL:
+        return FinishedRollout(rollout, result)
+    reward = result.reward = Reward(env.config.failing_score)
+    charged = {**rollout.metadata.get("charged", {}), str(failure): failure.message}
+    metadata = {**rollout.metadata, "charged": charged}
+    return FinishedRollout(replace(rollout, score=reward.score, failure=None, metadata=metadata), result)
 
 
 async def apply_group_rewards(env: Environment, item: Any, finished: Sequence[FinishedRollout]) -> list[Rollout]:

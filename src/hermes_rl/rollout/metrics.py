@@ -5,7 +5,7 @@ A rollout without a score never enters a mean; it is counted by its failure sour
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ class RolloutCounts:
     withheld_groups: Counter[str] = field(default_factory=Counter)
     withheld_rollouts: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
+    charged: Counter[str] = field(default_factory=Counter)
+    """Failures that the policy can have caused, in rollouts that are scored."""
     sequences: int = 0
     sampled_tokens: int = 0
     breaches: Counter[str] = field(default_factory=Counter)
@@ -49,6 +51,9 @@ class RolloutCounts:
             self.tool_errors += sum(use.error is not None for use in rollout.tool_uses)
             self.budget.add([rollout])
             self.retried.update(rollout.metadata.get("earlier_failures", ()))
+            charged: Mapping[str, str] = rollout.metadata.get("charged", {}) if rollout.scored else {}
+            self.charged.update(charged.keys())
+            self.examples.update({cause: text for cause, text in charged.items() if cause not in self.examples})
             self.sequences += len(rollout.sequences)
             self.sampled_tokens += sum(sum(sequence.mask) for sequence in rollout.sequences)
             self.breaches.update(breach["cause"] for breach in rollout.metadata.get("breaches", ()))
@@ -100,6 +105,7 @@ class RolloutCounts:
             "withheld_groups": dict(self.withheld_groups),
             "withheld_rollouts": dict(self.withheld_rollouts),
             "retried": dict(self.retried),
+            "charged": dict(self.charged),
             "prompt_tokens": self.budget.prompt_tokens,
             "completion_tokens": self.budget.completion_tokens,
             "sequences": self.sequences,

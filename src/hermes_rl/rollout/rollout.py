@@ -1,7 +1,8 @@
 """One rollout from item to score: prompt, agent, end of the policy's processes, reward, sandbox closed.
 
-`run_rollout` always returns a rollout, with a score or a Failure. Only cancellation propagates, and the sandbox is
-closed then too.
+`run_rollout` always returns a rollout, with a score or a Failure. A Failure is something that the policy cannot have
+caused (`core/failure_causes.py`); for all others it is charged, and has a score. Only cancellation propagates, and the
+sandbox is closed then too.
 """
 
 import asyncio
@@ -23,11 +24,14 @@ from hermes_rl.core.errors import (
     DeadlineError,
     EnvironmentCodeError,
     Failure,
+    FailureSource,
     InfrastructureError,
+    JudgeError,
     VerifierError,
     failure_of,
 )
-from hermes_rl.core.trajectory import Reward, Rollout, Span, Timing, validate_reward
+from hermes_rl.core.failure_causes import Evidence, evidence_for
+from hermes_rl.core.trajectory import Reward, Rollout, Span, StopReason, Timing, validate_reward
 from hermes_rl.gateway.rollout import RunSampling
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.tokens.token_check import Checked
@@ -105,27 +109,35 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
     tokens = Checked()
     deadline = asyncio.timeout(env.config.worker_timeout)
     try:
-        async with deadline:
-            session.spec = spec_for(env, plan.item)
-            async with _policy(env) as server:
-                agent = _make_agent(env, plan, task_id, session, server)
-                result = agent.result
-                await agent.run(await _initial_messages(env, plan.item))
-                if isinstance(server, ManagedServer):
-                    tokens = server.checked()
-            await session.end_policy()
-            reward = result.reward = await compute_rollout_reward(env, plan.item, result, task_id, session)
-    except TimeoutError as error:
-        if not deadline.expired():
-            failure = failure_of(error)
-        else:
-            failure = DeadlineError(
-                "worker_timeout", f"the rollout did not finish within {env.config.worker_timeout:g} s (worker_timeout)"
-            ).failure
-    except Exception as error:  # noqa: BLE001 (every error becomes a Failure here)
-        failure = failure_of(error)
+        try:
+            async with deadline:
+                session.spec = spec_for(env, plan.item)
+                async with _policy(env) as server:
+                    agent = _make_agent(env, plan, task_id, session, server)
+                    result = agent.result
+                    try:
+                        await agent.run(await _initial_messages(env, plan.item))
+                    finally:
+                        if isinstance(server, ManagedServer):
+                            tokens = server.checked()
+                await session.end_policy()
+                reward = result.reward = await _judged_reward(env, plan.item, result, task_id, session)
+        except Exception as error:  # noqa: BLE001 (every error becomes a Failure here)
+            if isinstance(error, TimeoutError) and deadline.expired():
+                error = DeadlineError(
+                    "worker_timeout",
+                    f"the rollout did not finish within {env.config.worker_timeout:g} s (worker_timeout)",
+                )
+            if result.turns_used and await _is_charged(env, plan, result, session, error):
+                reward = result.reward = Reward(env.config.failing_score)
+                late = StopReason.DEADLINE if deadline.expired() else StopReason.CRASHED
+                result.stop_reason = result.stop_reason or late
+            else:
+                failure = failure_of(error)
     finally:
         await asyncio.shield(env.tools.close_session(task_id))
+    if result.stop_reason is None:
+        tokens = Checked()
     rollout = Rollout(
         item_id=plan.item_id,
         index=plan.index,
@@ -149,9 +161,60 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
             "prompt_length": result.prompt_length,
             **({"breaches": [breach._asdict() for breach in tokens.breaches]} if tokens.breaches else {}),
             **({"program": asdict(result.program)} if result.program else {}),
+            **({"charged": {str(one): one.message for one in session.charged}} if session.charged else {}),
         },
     )
     return FinishedRollout(rollout, result)
+
+
+async def _is_charged(
+    env: Environment, plan: RolloutPlan, result: AgentResult, session: ToolSession, error: Exception
+) -> bool:
+    """Whether the policy can have caused what ended its rollout: then it gets the failing score."""
+    failure = failure_of(error)
+    evidence = evidence_for(failure)
+    if evidence is Evidence.CONTROL or (evidence is Evidence.ALWAYS and session.policy_ended):
+        charged = await _works_untouched(env, plan, failure.whose)
+    elif evidence is Evidence.CLOCK:
+        charged = _policy_seconds(result, session) > env.config.worker_timeout * POLICY_SHARE
+    else:
+        return await session.charge(error)
+    if charged:
+        session.charged.append(failure)
+    return charged
+
+
+def _policy_seconds(result: AgentResult, session: ToolSession) -> float:
+    """The time of the policy's tools and tokens, and of a reward that waited for what it left."""
+    tools = sum(timing.seconds for timing in session.timings if timing.span is Span.TOOL)
+    return tools + (result.usage.completion_tokens or 0) * AgentLimits().seconds_per_token + session.reward_seconds
+
+
+async def _works_untouched(env: Environment, plan: RolloutPlan, whose: FailureSource) -> bool:
+    """Whether the reward, or the simulated user, works with a sandbox that no policy had and an empty answer."""
+    task_id = f"control-{uuid.uuid4()}"
+    session = env.tools.session(task_id)
+    try:
+        async with asyncio.timeout(env.config.worker_timeout):
+            session.spec = spec_for(env, plan.item)
+            prompt = await _initial_messages(env, plan.item)
+            nothing = AgentResult(
+                messages=[*prompt, {"role": "assistant", "content": ""}],
+                turns_used=1,
+                finished_naturally=True,
+                reasoning_per_turn=[None],
+                stop_reason=StopReason.NATURAL,
+                prompt_length=len(prompt),
+            )
+            if whose is FailureSource.ENVIRONMENT:
+                await _next_user_message(env, plan.item, nothing.messages)
+            else:
+                await compute_rollout_reward(env, plan.item, nothing, task_id, session)
+    except Exception:  # noqa: BLE001 (what raises here would raise on anything)
+        return False
+    finally:
+        await asyncio.shield(env.tools.close_session(task_id))
+    return True
 
 
 @asynccontextmanager
@@ -263,6 +326,18 @@ async def _initial_messages(env: Environment, item: Any) -> list[dict[str, Any]]
         return list(env.initial_messages(item))
     except Exception as error:
         raise EnvironmentCodeError("prompt", f"building the prompt raised {describe_error(error)}") from error
+
+
+async def _judged_reward(
+    env: Environment, item: Any, result: AgentResult, task_id: str, session: ToolSession
+) -> Reward:
+    """The reward; a judge whose verdict cannot be used is asked again, since its rollout will not be retried."""
+    try:
+        return await compute_rollout_reward(env, item, result, task_id, session)
+    except JudgeError as error:
+        if evidence_for(error.failure) is not Evidence.CONTROL:
+            raise
+        return await compute_rollout_reward(env, item, result, task_id, session)
 
 
 async def compute_rollout_reward(

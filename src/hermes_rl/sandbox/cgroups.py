@@ -96,6 +96,15 @@ def member_pids(groups: Sequence[Path]) -> list[int]:
     return sorted(pids)
 
 
+def oom_kills(groups: Sequence[Path]) -> int:
+    """How many processes of the groups the kernel has killed because their memory limit was reached."""
+    lines: list[str] = []
+    for file in [group / name for group in groups for name in ("memory.events", "memory.oom_control")]:
+        with suppress(OSError):
+            lines += file.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
 def available(proc: Path = Path("/proc/self")) -> ControlGroups:
     """The limits that can be enforced here; empty if no group can be created."""
     mounts = parse_mountinfo((proc / "mountinfo").read_text())

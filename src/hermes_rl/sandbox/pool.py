@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hermes_rl import tracing
 from hermes_rl.core.errors import SandboxError
-from hermes_rl.sandbox.protocol import Backend, Sandbox
+from hermes_rl.sandbox.protocol import PROBE_TIMEOUT, Backend, Sandbox
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 from hermes_rl.sandbox.subprocess_vfork import shield_until_done
 
@@ -101,6 +101,14 @@ class SandboxPool:
             await self.release(sandbox)
             self._require_open()
         return sandbox
+
+    async def works(self, spec: SandboxSpec | None) -> bool:
+        """Whether a new sandbox starts and runs a command now."""
+        try:
+            async with self.sandbox(spec, verifying=True) as sandbox:
+                return (await sandbox.exec("true", timeout=PROBE_TIMEOUT)).exit_code == 0
+        except SandboxError:
+            return False
 
     async def release(self, sandbox: Sandbox) -> None:
         """Close a sandbox and free its capacity. Releasing twice is harmless; a close that fails is logged."""

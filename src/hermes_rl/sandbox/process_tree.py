@@ -29,6 +29,11 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return _read(f"/proc/{pid}/stat").rpartition(b") ")[2][:1] == b"T"
+
+
 async def kill_by_argument(argument: str) -> None:
     """Kill every process that has exactly this argument, and its descendants, until none is left."""
     wanted = argument.encode()

@@ -106,12 +106,16 @@ class Sandbox(ABC):
     async def alive(self) -> bool:
         """Whether commands can still run."""
 
+    async def broken_from_outside(self, cause: str) -> bool:
+        """Whether the host can see that no process inside `died` it or made it `hang`; False if it cannot tell."""
+        return False
+
     @abstractmethod
     async def close(self) -> None:
         """Kill all processes and remove the workspace. Never raises for a sandbox that is already gone."""
 
     async def read(self, path: str, *, max_bytes: int = DEFAULT_MAX_OUTPUT) -> bytes:
-        """Read a file. Raises FileNotFoundError, IsADirectoryError or PermissionError like a local read."""
+        """Read a file. OSError as for a local read; TimeoutError, since the policy can stop what reads it."""
         script = _read_script(path, max_bytes)
         result = await self.run(Command(script, FILE_TIMEOUT, env=INTERNAL_ENV, max_output=max_bytes))
         _check_read(path, result, max_bytes)
@@ -129,7 +133,7 @@ class Sandbox(ABC):
             timeout=FILE_TIMEOUT,
         )
         if result.timed_out:
-            raise SandboxError("hang", f"writing {path} in the sandbox took over {FILE_TIMEOUT:.0f} s")
+            raise TimeoutError(f"writing {path} in the sandbox took over {FILE_TIMEOUT:.0f} s")
         if result.exit_code == _IS_SPECIAL:
             raise OSError(f"{path} is not a regular file")
         if result.exit_code != 0:
@@ -228,7 +232,7 @@ def _read_script(path: str, max_bytes: int) -> str:
 
 def _check_read(path: str, result: ExecResult, max_bytes: int) -> None:
     if result.timed_out:
-        raise SandboxError("hang", f"reading {path} in the sandbox took over {FILE_TIMEOUT:.0f} s")
+        raise TimeoutError(f"reading {path} in the sandbox took over {FILE_TIMEOUT:.0f} s")
     if result.exit_code == _IS_MISSING:
         raise FileNotFoundError(path)
     if result.exit_code == _IS_DIRECTORY:

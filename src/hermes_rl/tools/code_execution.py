@@ -12,7 +12,7 @@ from typing import Any
 from hermes_rl.core.errors import ToolHostError
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.tools.session import ToolSession
-from hermes_rl.tools.tool import tool
+from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import Toolset
 from hermes_rl.tools.truncate import truncate_middle
 
@@ -33,7 +33,7 @@ async def execute_code(session: ToolSession, code: str, timeout: int | None = No
         timeout: Seconds to allow; the program is killed after that.
     """
     sandbox = await session.sandbox()
-    python = await session.resource("code_execution", lambda: _find_python(sandbox))
+    python = await session.resource("code_execution", lambda: _find_python(session, sandbox))
     seconds = session.command_timeout(timeout)
     result = await sandbox.exec(
         _command(python, f"{sandbox.scratch}/code_{uuid.uuid4().hex[:12]}"),
@@ -68,12 +68,23 @@ def _command(python: str, folder: str) -> str:
 
 
 @asynccontextmanager
-async def _find_python(sandbox: Sandbox) -> AsyncIterator[str]:
-    """Path of Python in the sandbox. Looked up first, because a program's exit code cannot tell that it is missing."""
-    found = await sandbox.exec("command -v python3 || command -v python", timeout=SEARCH_TIMEOUT)
-    python = found.stdout.decode(errors="replace").strip()
-    if found.exit_code != 0 or not python:
+async def _find_python(session: ToolSession, sandbox: Sandbox) -> AsyncIterator[str]:
+    """Path of Python in the sandbox. Looked up first, because a program's exit code cannot tell that it is missing.
+
+    The policy can remove it, or kill the search. Whether the image has Python is seen in a sandbox it never had.
+    """
+    python = await _search(sandbox)
+    if python is None:
+        async with session.untouched_sandbox(session.spec) as fresh:
+            if await _search(fresh) is not None:
+                raise ToolUseError("python3 does not start in this sandbox any more; undo what stops it")
         raise ToolHostError(
             "no_python", "code_execution: the sandbox has no python3; choose an image with Python, or another toolset"
         )
     yield python
+
+
+async def _search(sandbox: Sandbox) -> str | None:
+    found = await sandbox.exec("command -v python3 || command -v python", timeout=SEARCH_TIMEOUT)
+    python = found.stdout.decode(errors="replace").strip()
+    return python if found.exit_code == 0 and python else None

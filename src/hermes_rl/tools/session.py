@@ -6,14 +6,15 @@ policy's work, so the next use of it fails.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from hermes_rl import tracing
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import InfrastructureError, SandboxError
+from hermes_rl.core.errors import Failure, InfrastructureError, SandboxError, failure_of
+from hermes_rl.core.failure_causes import Evidence, evidence_for
 from hermes_rl.core.trajectory import Span, Timing
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
@@ -23,6 +24,8 @@ from hermes_rl.tools.tool import Tool, ToolUseError
 T = TypeVar("T")
 
 DEADLINE_GRACE = 1.0
+# Seconds beyond the policy's deadline after which a call is stopped, whatever its own timeouts are.
+CALL_GRACE = 5.0
 
 
 class ToolOutcome(NamedTuple):
@@ -62,6 +65,10 @@ class ToolSession:
     sandbox_lifetime: float | None = None
     """Seconds without a command after which the sandbox is closed; commands in the background keep it."""
     processes: dict[str, BackgroundProcess] = field(default_factory=dict)
+    charged: list[Failure] = field(default_factory=list)
+    """Failures that the policy can have caused, so that they do not void its rollout."""
+    reward_seconds: float = 0.0
+    """Time in which the reward waited for what the policy left, without the start of sandboxes."""
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     _resources: dict[str, Any] = field(default_factory=dict)
@@ -72,6 +79,7 @@ class ToolSession:
     _closing_idle: asyncio.Task[None] | None = None
     _closed: bool = False
     _policy_ended: bool = False
+    _broken_inside: bool | None = None
 
     async def sandbox(self) -> Sandbox:
         """The rollout's sandbox; SandboxError when it cannot start or the session is closed."""
@@ -105,6 +113,41 @@ class ToolSession:
         else:
             self._sandbox = None
             self._closing_idle = asyncio.create_task(self.pool.release(sandbox))
+
+    @asynccontextmanager
+    async def untouched_sandbox(self, spec: SandboxSpec | None) -> AsyncIterator[Sandbox]:
+        """A new sandbox, which the policy never had."""
+        began = time.monotonic()
+        try:
+            sandbox = await self.pool.acquire(spec, verifying=True)
+        finally:
+            self.reward_seconds -= time.monotonic() - began
+        try:
+            yield sandbox
+        finally:
+            await self.pool.release(sandbox)
+
+    @property
+    def policy_ended(self) -> bool:
+        return self._policy_ended
+
+    async def charge(self, error: Exception) -> bool:
+        """Whether the policy can have caused a failure of its tools, its sandbox or its conversation; noted if so."""
+        failure = failure_of(error)
+        evidence = evidence_for(failure)
+        charged = evidence is Evidence.ALWAYS or (evidence is Evidence.HOST and await self._broken_from_inside(failure))
+        if charged:
+            self.charged.append(failure)
+        return charged
+
+    async def _broken_from_inside(self, failure: Failure) -> bool:
+        """Whether the sandbox is broken while the host sees no cause outside it, and others work."""
+        if self._sandbox is None:
+            return False
+        if self._broken_inside is None:
+            outside = await self._sandbox.broken_from_outside(failure.cause)
+            self._broken_inside = not outside and await self.pool.works(self.spec)
+        return self._broken_inside
 
     def service(self, toolset: str) -> Any:
         """The service that a toolset's tools share in this environment."""
@@ -147,19 +190,25 @@ class ToolSession:
             await self.sandbox()
         async with self.calls_in_flight:
             began = time.monotonic()
+            limit = asyncio.timeout(self._call_seconds())
             try:
-                value = await tool.function(self, **checked)
+                async with limit:
+                    value = await tool.function(self, **checked)
             except InfrastructureError:
                 raise
-            except ToolUseError as error:
-                return ToolOutcome.refusal(str(error))
             except Exception as error:  # noqa: BLE001 (the model sees the error)
-                return ToolOutcome.refusal(f"{name} failed: {type(error).__name__}: {error}")
+                return ToolOutcome.refusal(_describe(name, error, stopped=limit.expired()))
             finally:
                 self.record_timing(Span.TOOL, name, began)
         text = value if isinstance(value, str) else fast_json.dumps(value).decode()
         error_value = value.get("error") if isinstance(value, dict) else None
         return ToolOutcome(text, str(error_value) if error_value else None)
+
+    def _call_seconds(self) -> float | None:
+        """The limit of a policy's call: a tool that forgets the deadline must not carry it past worker_timeout."""
+        if self.time_left is None or self._policy_ended:
+            return None
+        return max(self.time_left, 0.0) + CALL_GRACE
 
     def command_timeout(self, requested: float | None) -> float:
         """Timeout of a command in seconds. The policy's is limited, a verifier's is not.
@@ -178,7 +227,7 @@ class ToolSession:
         if self._policy_ended:
             return
         self._policy_ended = True
-        if self._sandbox is not None:
+        if self._sandbox is not None and await self._sandbox.alive():
             await self._sandbox.end_processes()
         self.processes.clear()
 
@@ -202,3 +251,10 @@ class ToolSession:
     def record_timing(self, span: Span, name: str, began: float) -> None:
         """Record how long something took."""
         self.timings.append(Timing(span, name, began - self.started_at, time.monotonic() - began))
+
+
+def _describe(tool: str, error: Exception, *, stopped: bool) -> str:
+    """What the model is told of a call that failed."""
+    if stopped:
+        return f"{tool} was stopped: the time for this task is over"
+    return str(error) if isinstance(error, ToolUseError) else f"{tool} failed: {type(error).__name__}: {error}"

@@ -70,7 +70,7 @@ async def process(
         kill = f"kill -KILL -- -{entry.pid} 2>/dev/null;"
         await sandbox.exec(_wait_for_end(entry, KILL_GRACE, meanwhile=kill), timeout=HOUSEKEEPING_TIMEOUT)
     elif action == "wait":
-        seconds = max(1, min(timeout, int(session.terminal_timeout)))
+        seconds = max(1, int(min(timeout, session.terminal_timeout, session.command_timeout(timeout))))
         await sandbox.exec(_wait_for_end(entry, seconds), timeout=seconds + HOUSEKEEPING_TIMEOUT)
     state = await _state(session, entry)
     if action in ("log", "wait"):

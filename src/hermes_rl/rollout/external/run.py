@@ -1,8 +1,8 @@
 """Runs an external agent: start the program in the rollout's sandbox, watch it, stop it, and build an AgentResult.
 
 The program reaches only the gateway, with a key that is valid only while it runs. The policy's work is scored however
-the program ended. Anything outside the policy, including a program that never got an answer, raises an
-InfrastructureError; `result` then holds the work so far.
+the program ended or broke its sandbox. Anything outside the policy, including a program that never got an answer,
+raises an InfrastructureError; `result` then holds the work so far.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hermes_rl.agent.result import AgentResult, ProgramEnd
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import EnvironmentCodeError, Failure, InfrastructureError
+from hermes_rl.core.errors import EnvironmentCodeError, Failure, InfrastructureError, SandboxError
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import StopReason
 from hermes_rl.gateway.api_keys import ApiKey
@@ -163,12 +163,19 @@ class ExternalAgent:
             context_tokens=limits.context_tokens,
             origin=self._session.started_at,
         )
+        end: ProgramEnd | None = None
         async with self._gateway.keys.open(rollout) as gateway_key:
             try:
                 end, forward = await self._run_program(sandbox, gateway_key, messages)
+            except SandboxError as error:
+                if not rollout.answered or not await self._session.charge(error):
+                    raise
             finally:
                 # Before the key is revoked, which cancels calls in flight: that must not be recorded as their outcome.
                 self._record_transcript(rollout)
+        if end is None:
+            self.result.stop_reason = StopReason.CRASHED
+            return self.result
         self.result.program = end
         self.result.stop_reason = stop_reason(rollout, end, forward.unreachable)
         self.result.finished_naturally = self.result.stop_reason is StopReason.NATURAL

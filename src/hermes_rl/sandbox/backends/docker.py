@@ -11,10 +11,12 @@ import json
 import logging
 import os
 import secrets
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import aiohttp
 from aiodocker import DockerError
 from aiodocker.containers import DockerContainer
 
@@ -45,6 +47,7 @@ _COMMIT_TIMEOUT = 300.0
 # Time for a cancelled container creation to finish, and to clean up after a failed start.
 _LATE_CREATE = 5.0
 _CLEAR_TIME = 5.0
+_INSPECT_TIME = 10.0
 # Where a baked image stores the workspace, which is a fresh tmpfs in every sandbox.
 _BAKED_WORKSPACE = "/hermes-rl/workspace"
 # To switch to the command's user, to kill, and to have two capabilities that root's commands lack: a process with fewer
@@ -320,6 +323,22 @@ class DockerSandbox(GuestAgentSandbox):
         if user == ROOT and is_gvisor(self._runtime):
             raise ValueError(f"under gVisor commands run as {AGENT} only, not as {user}")
         return container_ids(user)
+
+    async def broken_from_outside(self, cause: str) -> bool:
+        """What the engine says of the container: policies reach neither it nor its stream, nor kill the first process.
+
+        The kernel kills that for something inside only when memory runs out, which the engine notes.
+        """
+        try:
+            async with asyncio.timeout(_INSPECT_TIME):
+                state = (await self._docker.containers.container(self.name).show())["State"]
+        except (DockerError, aiohttp.ClientError, OSError, KeyError):
+            return True
+        if state.get("OOMKilled"):
+            return False
+        if state.get("Running"):
+            return cause == "died" or bool(state.get("Paused"))
+        return state.get("ExitCode") == 128 + signal.SIGKILL
 
     async def give_up(self) -> None:
         """Close a sandbox that failed to start. If the engine hangs, this continues in the background."""

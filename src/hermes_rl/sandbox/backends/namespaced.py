@@ -6,6 +6,7 @@ Always true: a control group that could not be removed stays in the ledger for t
 import asyncio
 import os
 import secrets
+import signal
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,12 @@ from hermes_rl.sandbox.guest_agent.client import GuestAgentSandbox, base_environ
 from hermes_rl.sandbox.guest_agent.socket_transport import SocketTransport
 from hermes_rl.sandbox.images.materialize import Image
 from hermes_rl.sandbox.ledger import SandboxLedger
+from hermes_rl.sandbox.process_tree import children, is_stopped
 from hermes_rl.sandbox.protocol import WORKSPACE
 from hermes_rl.sandbox.spec import DEFAULT_LIMITS, ROOT, SandboxSpec
+
+# Between the end of the stream and the end of the process.
+_EXIT_TIME = 1.0
 
 
 @dataclass
@@ -77,6 +82,19 @@ class NamespacedSandbox(GuestAgentSandbox):
             shared.groups.create(self.name, self._spec.limits, extra_memory_mb=extra_memory_mb)
         except OSError as error:
             raise SandboxError("start", f"cannot create a control group: {error}") from error
+
+    async def broken_from_outside(self, cause: str) -> bool:
+        """The first process of a pid namespace gets no signal from inside: whoever killed or stopped it was outside.
+
+        Only the kernel kills it for something inside, when memory runs out. Its control group counts that; without one
+        nobody can tell.
+        """
+        if cgroups.oom_kills(self._groups) or not (self._shared.groups.limits & {"memory_mb"}):
+            return False
+        code = await self._transport.wait_exited(_EXIT_TIME)
+        if code is not None:
+            return 128 < code <= 128 + signal.SIGRTMAX
+        return any(is_stopped(pid) for pid in children(self._transport.pid))
 
     async def _close(self) -> None:
         await self._transport.close()

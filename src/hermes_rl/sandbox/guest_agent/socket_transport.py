@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from hermes_rl.core.errors import SandboxError
@@ -81,6 +82,15 @@ class SocketTransport(asyncio.Protocol):
 
     async def _spawn(self, starting: Coroutine[Any, Any, Child]) -> None:
         self._child = await starting
+
+    async def wait_exited(self, seconds: float) -> int | None:
+        """The exit code of the process, as in a shell; None if it still runs after that time."""
+        if self._child is None:
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._child.exited.wait()
+        return self._child.exit_code if self._child.exited.is_set() else None
 
     async def close(self) -> None:
         """End the guest agent and all processes inside: by closing its input, or by a kill if that takes too long."""

@@ -1,0 +1,132 @@
+"""A policy cannot decline its score: whatever it breaks, its rollout is scored as a failure, at the first try."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from hermes_rl import AgentResult, HermesAgentBaseEnv, Limits, Reward, SandboxSpec, ToolContext
+from hermes_rl.core.trajectory import Rollout
+from hermes_rl.rollout.group import run_group
+from hermes_rl.sandbox.protocol import PATH
+from hermes_rl.sandbox.spec import AGENT, ROOT
+from tests.redteam import judges
+from tests.redteam.declining import DECLINES, Decline, script, shell
+from tests.support.environments import opened
+from tests.support.sandbox_parts import IMAGE, ContainerServer
+from tests.support.scripted_model import Calls, ScriptedModel, Text
+
+ITEM = {"task": "find the answer"}
+
+
+class AnswerEnv(HermesAgentBaseEnv):
+    """The task of the red team's judges, scored by every recipe of theirs."""
+
+    default_toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file", "code_execution")
+    user: ClassVar[str] = AGENT
+
+    async def setup(self) -> None:
+        self._eval_items = [ITEM]
+
+    def format_prompt(self, item: dict[str, str]) -> str:
+        return item["task"]
+
+    def sandbox_spec(self, item: dict[str, str]) -> SandboxSpec:
+        files = {"solution.py": "print(0)\n", "answer.txt": "wrong\n", "out/answer.txt": "wrong\n"}
+        return SandboxSpec(
+            user=self.user,
+            files=files,
+            limits=Limits(memory_mb=128, processes=64, disk_mb=32),
+            # As programs that were installed for one user are found; the policy can put its own there.
+            env={"PATH": f"/workspace/.local/bin:{PATH}"},
+        )
+
+    async def compute_reward(self, item: dict[str, str], result: AgentResult, ctx: ToolContext) -> float | Reward:
+        return judges.every_recipe(ctx)
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would take minutes takes seconds."""
+    monkeypatch.setattr("hermes_rl.sandbox.protocol.FILE_TIMEOUT", 4.0)
+    monkeypatch.setattr("hermes_rl.tools.terminal.HOUSEKEEPING_TIMEOUT", 4.0)
+
+
+class RootEnv(AnswerEnv):
+    """The same for a policy that is root in its container."""
+
+    user = ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rollout runs. `server` is the fixture of the engine that the backend needs."""
+
+    backend: str
+    environment: type[AnswerEnv] = AnswerEnv
+    server: str | None = None
+
+    def config(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        if self.server is None:
+            return {"terminal_backend": self.backend}
+        server: ContainerServer = request.getfixturevalue(self.server)
+        settings = {self.backend: {"url": server.url, "image": IMAGE}}
+        return {"terminal_backend": self.backend, "sandbox_settings": settings}
+
+
+BUBBLEWRAP = Place("bubblewrap")
+PLACES = {
+    "bubblewrap": BUBBLEWRAP,
+    "docker": Place("docker", server="docker_daemon"),
+    "docker, policy as root": Place("docker", RootEnv, "docker_daemon"),
+    "podman": Place("podman", server="podman_service"),
+    "podman, policy as root": Place("podman", RootEnv, "podman_service"),
+}
+
+
+async def played(reply: Any, place: Place, config: Mapping[str, Any]) -> Rollout:
+    limits = {"worker_timeout": 90, "rollout_deadline": 12, "terminal_timeout": 5, "rollout_retries": 1}
+    async with ScriptedModel(reply) as model, opened(place.environment, model, **limits, **config) as env:
+        (rollout,) = (await run_group(env, ITEM, size=1, split="eval")).rollouts
+    return rollout
+
+
+def honest(request: dict[str, Any]) -> Calls | Text:
+    if request["messages"][-1]["role"] == "tool":
+        return Text("done")
+    solve = "echo 'print(sum(map(int, input().split())))' > solution.py"
+    return shell(f"{solve}; echo '{judges.ANSWER}' | tee answer.txt > out/answer.txt")
+
+
+def in_places(*, gate: bool) -> Iterator[Any]:
+    for name, place in PLACES.items():
+        yield pytest.param(place, id=name, marks=() if gate and place is BUBBLEWRAP else (pytest.mark.long,))
+
+
+def tried() -> Iterator[Any]:
+    for decline in DECLINES:
+        for place in in_places(gate=decline.gate):
+            yield pytest.param(decline, *place.values, id=f"{decline.name} on {place.id}", marks=place.marks)
+
+
+@pytest.mark.parametrize("place", list(in_places(gate=True)))
+async def test_honest_work_passes(place: Place, request: pytest.FixtureRequest) -> None:
+    rollout = await played(honest, place, place.config(request))
+    assert (rollout.score, rollout.failure) == (1.0, None)
+
+
+@pytest.mark.parametrize(("decline", "place"), list(tried()))
+async def test_it_is_scored_as_a_failure_at_the_first_try(
+    decline: Decline, place: Place, request: pytest.FixtureRequest
+) -> None:
+    rollout = await played(script(decline), place, place.config(request))
+    assert (rollout.score, rollout.failure) == (0.0, None)
+    assert "earlier_failures" not in rollout.metadata
+    if decline.tells is not None:
+        assert any(decline.tells in (use.error or "") for use in rollout.tool_uses), rollout.tool_uses
+
+
+def test_the_family_is_large() -> None:
+    assert len(DECLINES) >= 25
+    assert len({decline.name for decline in DECLINES}) == len(DECLINES)

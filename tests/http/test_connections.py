@@ -178,20 +178,6 @@ async def test_requests_being_answered_are_never_closed_for_others() -> None:
             line[1].close()
 
 
-async def test_what_was_closed_is_logged_once_with_its_number_and_a_next_step(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "hermes_rl.http.connections"):
-        async with serving(SHORT) as (_, port):
-            lines = [await connect(port) for _ in range(5)]
-            for line in lines:
-                await rest(line)
-            await asyncio.sleep(0.3)
-            await rest(await connect(port))
-            await asyncio.sleep(0.3)
-    [record] = caplog.records
-    assert record.getMessage().startswith("5 request heads too slow (5 of them from this machine)")
-    assert "look for a client" in record.getMessage()
-
-
 class _Closable:
     """A connection whose end is only noted."""
 
@@ -278,6 +264,21 @@ def test_a_process_that_stood_still_blames_no_client(loop: Any, uploading: tuple
     uploads.received(client, 50_000, loop.now)
     loop.advance(15)
     assert not client.ended
+
+
+def test_what_was_closed_is_logged_with_its_number_and_a_next_step_once_in_a_while(
+    loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Connections(ConnectionLimits())
+    with caplog.at_level(logging.WARNING, "hermes_rl.http.connections"):
+        for clients in (5, 3, 4):
+            for _ in range(clients):
+                held.opened(_Closable(None), loop)
+            loop.advance(22)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("5 request heads too slow (5 of them from this machine); 0 of at most")
+    assert "look for a client" in first
+    assert second.startswith("3 request heads too slow")
 
 
 def test_one_address_has_a_quarter_of_the_connections(loop: Any) -> None:

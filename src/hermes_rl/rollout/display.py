@@ -55,18 +55,17 @@ def progress(
 @contextmanager
 def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
     """Call this on the event loop until the end of the block."""
-    loop = asyncio.get_running_loop()
 
-    def repeat() -> None:
-        nonlocal timer
-        timer = loop.call_later(seconds, repeat)
-        call()
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            call()
 
-    timer = loop.call_later(seconds, repeat)
+    repeating = asyncio.create_task(repeat())
     try:
         yield
     finally:
-        timer.cancel()
+        repeating.cancel()
 
 
 class _TerminalProgress:

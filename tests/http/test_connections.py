@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ class _Closable:
     """A connection whose end is only noted."""
 
     def __init__(self, client_key: str | None) -> None:
-        self.client_key = client_key
+        self.client_key: Hashable | None = client_key
         self.ended = self.paused = False
 
     def waits_for_us(self) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from hermes_rl.http import connections
 from hermes_rl.http.connections import ConnectionLimits, Connections, Phase, address_key, default_max_connections
 from hermes_rl.http.errors import Problem
 from hermes_rl.http.server import listen, serve_in_background
@@ -48,7 +49,8 @@ class EchoSize:
 @asynccontextmanager
 async def serving(limits: ConnectionLimits) -> AsyncIterator[tuple[EchoSize, int]]:
     app = EchoSize()
-    with listen("127.0.0.1", 0) as listening:
+    with pytest.MonkeyPatch.context() as patch, listen("127.0.0.1", 0) as listening:
+        patch.setattr(connections, "CHECK_SECONDS", 0.1)
         async with serve_in_background(app, listening, limits=limits) as url:
             yield app, int(url.rpartition(":")[2])
 
@@ -120,7 +122,7 @@ async def test_a_body_below_the_minimum_rate_is_closed() -> None:
 async def test_a_body_that_the_application_does_not_read_yet_is_not_slow() -> None:
     async with serving(SHORT) as (app, port):
         line = await connect(port, b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 299_000)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.2)
         app.go.set()
         line[1].write(b"x" * 1_000)
         assert await line[0].readuntil(b"300000")
@@ -130,7 +132,7 @@ async def test_a_body_that_the_application_does_not_read_yet_is_not_slow() -> No
 async def test_a_slow_response_is_not_a_slow_request() -> None:
     async with serving(SHORT) as (app, port):
         line = await connect(port, b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.2)
         app.go.set()
         assert (await line[0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
         line[1].close()
@@ -176,25 +178,11 @@ async def test_requests_being_answered_are_never_closed_for_others() -> None:
             line[1].close()
 
 
-async def test_what_was_closed_is_logged_once_with_its_number_and_a_next_step(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "hermes_rl.http.connections"):
-        async with serving(SHORT) as (_, port):
-            lines = [await connect(port) for _ in range(5)]
-            for line in lines:
-                await rest(line)
-            await asyncio.sleep(1.2)
-            await rest(await connect(port))
-            await asyncio.sleep(1.2)
-    [record] = caplog.records
-    assert record.getMessage().startswith("5 request heads too slow (5 of them from this machine)")
-    assert "look for a client" in record.getMessage()
-
-
 class _Closable:
     """A connection whose end is only noted."""
 
     def __init__(self, client_key: str | None) -> None:
-        self.client_key = client_key
+        self.client_key: Hashable | None = client_key
         self.ended = self.paused = False
 
     def waits_for_us(self) -> bool:
@@ -237,10 +225,10 @@ def loop() -> Any:
 
 @pytest.fixture
 def uploading(loop: Any) -> tuple[Connections, _Closable]:
-    connections, client = Connections(ConnectionLimits()), _Closable(None)
-    connections.opened(client, loop)
-    connections.enter(client, Phase.BODY, loop.now)
-    return connections, client
+    uploads, client = Connections(ConnectionLimits()), _Closable(None)
+    uploads.opened(client, loop)
+    uploads.enter(client, Phase.BODY, loop.now)
+    return uploads, client
 
 
 @pytest.mark.parametrize(
@@ -249,10 +237,10 @@ def uploading(loop: Any) -> tuple[Connections, _Closable]:
 def test_a_body_may_take_long_but_neither_stall_nor_drip(
     loop: Any, uploading: tuple[Connections, _Closable], every: float, size: int, ends: bool
 ) -> None:
-    connections, client = uploading
+    uploads, client = uploading
     for _ in range(int(300 / every)):
         loop.advance(every)
-        connections.received(client, size, loop.now)
+        uploads.received(client, size, loop.now)
     assert client.ended is ends
 
 
@@ -269,37 +257,52 @@ def test_a_body_does_not_age_while_the_server_does_not_read(
 
 
 def test_a_process_that_stood_still_blames_no_client(loop: Any, uploading: tuple[Connections, _Closable]) -> None:
-    connections, client = uploading
+    uploads, client = uploading
     loop.advance(10)
     loop.advance(60, step=60)
     assert not client.ended
-    connections.received(client, 50_000, loop.now)
+    uploads.received(client, 50_000, loop.now)
     loop.advance(15)
     assert not client.ended
 
 
+def test_what_was_closed_is_logged_with_its_number_and_a_next_step_once_in_a_while(
+    loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Connections(ConnectionLimits())
+    with caplog.at_level(logging.WARNING, "hermes_rl.http.connections"):
+        for clients in (5, 3, 4):
+            for _ in range(clients):
+                held.opened(_Closable(None), loop)
+            loop.advance(22)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("5 request heads too slow (5 of them from this machine); 0 of at most")
+    assert "look for a client" in first
+    assert second.startswith("3 request heads too slow")
+
+
 def test_one_address_has_a_quarter_of_the_connections(loop: Any) -> None:
-    connections = Connections(ConnectionLimits(max_connections=8))
-    assert [connections.opened(_Closable("192.0.2.1"), loop) for _ in range(3)] == [True, True, False]
-    assert connections.opened(_Closable("192.0.2.2"), loop)
+    held = Connections(ConnectionLimits(max_connections=8))
+    assert [held.opened(_Closable("192.0.2.1"), loop) for _ in range(3)] == [True, True, False]
+    assert held.opened(_Closable("192.0.2.2"), loop)
 
 
 def test_an_address_at_its_limit_loses_its_own_idle_connection(loop: Any) -> None:
-    connections = Connections(ConnectionLimits(max_connections=8))
+    held = Connections(ConnectionLimits(max_connections=8))
     other, idle, busy = _Closable("192.0.2.2"), _Closable("192.0.2.1"), _Closable("192.0.2.1")
     for one in (other, idle, busy):
-        connections.opened(one, loop)
+        held.opened(one, loop)
     for one in (other, idle):
-        connections.enter(one, Phase.IDLE, 0.0)
-    assert connections.opened(_Closable("192.0.2.1"), loop)
+        held.enter(one, Phase.IDLE, 0.0)
+    assert held.opened(_Closable("192.0.2.1"), loop)
     assert (other.ended, idle.ended, busy.ended) == (False, True, False)
 
 
 def test_loopback_is_limited_by_the_whole_only(loop: Any) -> None:
-    connections = Connections(ConnectionLimits(max_connections=8))
+    held = Connections(ConnectionLimits(max_connections=8))
     clients = [_Closable(address_key("127.0.0.1")) for _ in range(8)]
-    assert all(connections.opened(client, loop) for client in clients)
-    assert len(connections) == 8
+    assert all(held.opened(client, loop) for client in clients)
+    assert len(held) == 8
 
 
 @pytest.mark.parametrize(
@@ -321,6 +324,15 @@ def test_which_addresses_are_one_client(host: str | None, key: str | None) -> No
 
 def test_the_limit_is_below_that_of_open_files() -> None:
     assert default_max_connections() < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def test_only_two_modules_run_uvicorn() -> None:
+    """Every other server runs through these, and so has the limits. SkyRL's runs in another environment."""
+    source = Path(connections.__file__).parents[1]
+    lines = {path: path.read_text().splitlines() for path in source.rglob("*.py")}
+    users = {str(path.relative_to(source)) for path, text in lines.items() if "import uvicorn" in text}
+    inside = "training/engines/skyrl/inside/hermes_skyrl/api.py"
+    assert users == {"http/server.py", "gateway/server.py", inside}
 
 
 def test_the_api_answers_while_more_slow_clients_connect_than_it_has_files(tmp_path: Path) -> None:

@@ -286,13 +286,13 @@ def address_key(host: str | None) -> str | None:
 
 
 def default_max_connections() -> int:
-    """Three quarters of the files this process may open; the rest is for the backlog, databases, logs and the like."""
-    return max(1, min(_open_files() * 3 // 4, MAX_CONNECTIONS))
+    """Half of the files this process may open; the rest is for the backlog, databases, logs and the like."""
+    return max(1, min(_open_files() // 2, MAX_CONNECTIONS))
 
 
 def listen_backlog() -> int:
     """Connections that may wait to be accepted. An event loop accepts all of them before it looks at the first."""
-    return max(1, min(_open_files() // 8, MAX_BACKLOG))
+    return max(1, min(_open_files() // 4, MAX_BACKLOG))
 
 
 def _open_files() -> int:

@@ -61,11 +61,11 @@ def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
             await asyncio.sleep(seconds)
             call()
 
-    task = asyncio.create_task(repeat())
+    repeating = asyncio.create_task(repeat())
     try:
         yield
     finally:
-        task.cancel()
+        repeating.cancel()
 
 
 class _TerminalProgress:

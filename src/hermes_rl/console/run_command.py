@@ -5,13 +5,14 @@ starts fast.
 """
 
 import gc
+import io
 import traceback
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import click
 
-from hermes_rl.console.output import echo, log_to_stderr, visible
+from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.core.errors import ConfigError, HermesRLError
 
 T = TypeVar("T")
@@ -23,8 +24,9 @@ def run_click(command: click.Command, arguments: list[str] | None, prog_name: st
     try:
         code = command.main(arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
-        error.message = visible(error.message)
-        error.show()
+        message = io.StringIO()
+        error.show(message)
+        echo(message.getvalue(), err=True, nl=False)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         echo("stopped", err=True)

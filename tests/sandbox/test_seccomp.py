@@ -32,7 +32,7 @@ def verdict(machine: str, number: int, *arguments: int, audit: int | None = None
         operation, yes, no, value = program[at]
         at += 1
         if operation == 0x06:
-            return value
+            return int(value)
         if operation == 0x20:
             (accumulator,) = struct.unpack_from("=I", data, value)
             continue

@@ -70,9 +70,9 @@ def put(file: Path, content: bytes | str) -> None:
 
 
 async def searched(spec: SandboxSpec, item: Any = LONG, seconds: int = 60) -> SearchResult:
-    kind = type("Lighthouses", (Lighthouses,), {"item": item, "spec": spec, "__module__": __name__})
-    config, _ = kind.config_init()
-    env = kind(config, [NO_MODEL])
+    config, _ = Lighthouses.config_init()
+    env = Lighthouses(config, [NO_MODEL])
+    env.item, env.spec = item, spec
     async with env.opened():
         items = (await take_inventory(env)).chosen(1)
         return await search_sandboxes(env, items, {"terminal"}, seconds)

@@ -5,7 +5,7 @@ score, and not tried again. `replies` are those of the model, in order: tool cal
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -400,7 +400,6 @@ DECLINES = (
     Decline("empty reply", "says nothing", [Text("")]),
     Decline("filtered reply", "has its answer withheld by the endpoint's filter", [Text("", "content_filter")]),
 )
-BY_NAME: Mapping[str, Decline] = {decline.name: decline for decline in DECLINES}
 
 
 def script(decline: Decline) -> Any:
@@ -409,7 +408,7 @@ def script(decline: Decline) -> Any:
     def reply(request: dict[str, Any]) -> Reply:
         messages = request["messages"]
         turn = sum(message["role"] == "assistant" for message in messages)
-        chosen = decline.replies[min(turn, len(decline.replies) - 1)]
+        chosen: Reply = decline.replies[min(turn, len(decline.replies) - 1)]
         if chosen is not WAIT:
             return chosen
         started = json.loads(next(one["content"] for one in messages if one["role"] == "tool"))

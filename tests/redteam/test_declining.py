@@ -86,7 +86,7 @@ PLACES = {
 
 
 async def played(reply: Any, place: Place, config: Mapping[str, Any]) -> Rollout:
-    limits = {"worker_timeout": 90, "rollout_deadline": 12, "terminal_timeout": 5, "rollout_retries": 1}
+    limits = {"worker_timeout": 240, "rollout_deadline": 12, "terminal_timeout": 600, "rollout_retries": 1}
     async with ScriptedModel(reply) as model, opened(place.environment, model, **limits, **config) as env:
         (rollout,) = (await run_group(env, ITEM, size=1, split="eval")).rollouts
     return rollout

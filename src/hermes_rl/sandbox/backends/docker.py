@@ -338,7 +338,7 @@ class DockerSandbox(GuestAgentSandbox):
             return False
         if state.get("Running"):
             return cause == "died" or bool(state.get("Paused"))
-        return state.get("ExitCode") == 128 + signal.SIGKILL
+        return bool(state.get("ExitCode") == 128 + signal.SIGKILL)
 
     async def give_up(self) -> None:
         """Close a sandbox that failed to start. If the engine hangs, this continues in the background."""

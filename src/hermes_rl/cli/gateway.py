@@ -120,7 +120,7 @@ async def _serve(
     async with AsyncExitStack() as stack, ServerManager([endpoint]) as manager:
         tokenizer = load_run_tokenizer(config, manager) if manager.returns_tokens else None
         if endpoint.health_check:
-            click.echo(f"waiting for the model at {endpoint.base_url}", err=True)
+            click.echo(f"waiting for the model at {endpoint.shown_url}", err=True)
         await manager.wait_until_ready(endpoint.ready_timeout)
 
         @asynccontextmanager

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from hermes_rl.console.panel import Panel, render_panel
+from hermes_rl.core.redaction import redact_urls
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -59,7 +60,7 @@ def live_panel(screen: "Console", panel: Panel) -> Iterator[LiveDisplay]:
 
 def write_line(line: str) -> None:
     """Print a line to standard error, above the live panel if there is one."""
-    sys.stderr.write(" ".join(line.splitlines()).rstrip() + "\n")
+    sys.stderr.write(redact_urls(" ".join(line.splitlines()).rstrip()) + "\n")
     sys.stderr.flush()
 
 

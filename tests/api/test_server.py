@@ -11,6 +11,8 @@ import pytest
 from hermes_rl.api.config import ApiSettings
 from hermes_rl.api.server import restrict_hosts
 from hermes_rl.cli.api import redact_address
+from hermes_rl.cli.main import hermes_rl
+from hermes_rl.console.run_command import run_click
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.http.server import is_loopback
 from tests.support.api_process import ApiProcess
@@ -95,6 +97,14 @@ def test_a_machine_of_its_own_goes_by_its_names() -> None:
 def test_an_open_host_without_a_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="--token"):
         restrict_hosts(ApiSettings(), "0.0.0.0")
+
+
+def test_a_password_in_the_database_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "postgresql://me:hunter2@127.0.0.1:1/groups"
+    assert run_click(hermes_rl, ["api", "--port", "0", "--database", address], "hermes-rl") != 0
+    said = capsys.readouterr().err
+    assert said.count("warning: --database holds a password") == 1
+    assert "hunter2" not in said
 
 
 @pytest.mark.parametrize(

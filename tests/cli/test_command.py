@@ -258,6 +258,16 @@ async def test_a_literal_key_is_warned_of_and_never_printed(tmp_path: Path) -> N
     assert "sk-very-secret" not in done.stderr + done.stdout + written
 
 
+def test_a_password_in_a_base_url_is_neither_shown_nor_saved(tmp_path: Path) -> None:
+    flags = ["--openai.base_url", "http://me:hunter2@127.0.0.1:1/v1", "--openai.model_name", "none"]
+    once = ["--env.total_steps", "1", "--openai.health_check", "false", "--openai.max_retries", "0"]
+    done = hermes_rl("process", "terminal_test", *once, *flags, cwd=tmp_path)
+    assert "http://**********@127.0.0.1:1/v1" in done.stderr
+    saved = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert saved
+    assert "hunter2" not in "".join([done.stderr, done.stdout, *saved])
+
+
 async def test_a_literal_key_in_a_file_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("openai: {api_key: sk-very-secret}\n")
     done = await on_model(

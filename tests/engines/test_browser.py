@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @asynccontextmanager
 async def hosting(**settings: Any) -> AsyncIterator[ToolHost]:
-    async with open_toolsets(["browser"], {"browser": settings}) as toolsets, hosting_open(toolsets) as host:
+    """By default with access to the site on loopback."""
+    given = {"allow_private": "allowed_hosts" not in settings, **settings}
+    async with open_toolsets(["browser"], {"browser": given}) as toolsets, hosting_open(toolsets) as host:
         yield host
 
 
@@ -53,7 +56,7 @@ async def hosting_open(toolsets: dict[str, OpenToolset]) -> AsyncIterator[ToolHo
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[dict[str, OpenToolset]]:
     """One Chromium for the whole session, as an environment has one for all its rollouts."""
-    async with open_toolsets(["browser"], {"browser": {"timeout": 5}}) as toolsets:
+    async with open_toolsets(["browser"], {"browser": {"timeout": 5, "allow_private": True}}) as toolsets:
         yield toolsets
 
 
@@ -299,7 +302,8 @@ async def test_only_web_addresses_can_be_visited(visitor: Visitor, url: str) -> 
 async def test_a_host_that_does_not_answer_is_told_and_the_browser_goes_on(visitor: Visitor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
-    assert (await visitor("navigate", url=url))["error"] == f"net::ERR_CONNECTION_REFUSED at {url}"
+    expected = f"{url} could not be loaded: 127.0.0.1: Connection refused"
+    assert (await visitor("navigate", url=url))["error"] == expected
     assert (await visitor.visit("/"))["title"] == "Home"
 
 
@@ -373,7 +377,7 @@ async def test_hosts_that_are_not_allowed_are_refused_by_name(site: Site) -> Non
 async def test_a_redirect_does_not_lead_to_a_host_that_is_not_allowed(site: Site) -> None:
     async with hosting(allowed_hosts=["127.0.0.1"]) as host:
         visitor = Visitor(host.session("rollout"), site)
-        assert "ERR_NAME_NOT_RESOLVED" in (await visitor.visit("/elsewhere"))["error"]
+        assert "localhost may not be visited" in (await visitor.visit("/elsewhere"))["error"]
         await visitor.visit("/")
         assert "could not be loaded" in (await visitor("click", ref=await visitor.ref("Elsewhere")))["error"]
         assert (await visitor("back"))["title"] == "Home"
@@ -381,6 +385,97 @@ async def test_a_redirect_does_not_lead_to_a_host_that_is_not_allowed(site: Site
 
 async def test_without_a_list_the_same_redirect_is_followed(visitor: Visitor) -> None:
     assert (await visitor.visit("/elsewhere"))["title"] == "Home"
+
+
+@dataclass
+class Victim:
+    """A service on another loopback address that no page may reach: the paths asked for, and datagrams."""
+
+    address: str = ""
+    paths: set[str] = field(default_factory=set)
+    datagrams: list[bytes] = field(default_factory=list)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Chromium also opens connections that it then does not use.
+        if words := (await reader.readline()).decode().split():
+            self.paths.add(words[1])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, victim: Victim) -> None:
+        self._victim = victim
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._victim.datagrams.append(data)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def victim() -> AsyncIterator[Victim]:
+    victim = Victim()
+    server = await asyncio.start_server(victim.answer, "127.0.0.2", 0)
+    host, port = server.sockets[0].getsockname()
+    victim.address = f"{host}:{port}"
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: _Datagrams(victim), local_addr=(host, port)
+    )
+    try:
+        yield victim
+    finally:
+        transport.close()
+        server.close()
+
+
+WAYS = {f"/{way}" for way in ("image", "frame", "fetch", "socket", "events", "beacon", "worker", "service-worker")}
+
+
+async def test_a_page_reaches_no_private_address_by_any_way_of_the_web(site: Site, victim: Victim) -> None:
+    async with hosting(allow_private=["127.0.0.1"]) as host:
+        visitor = Visitor(host.session("rollout"), site)
+        assert (await visitor.visit(f"/hostile?target={victim.address}"))["title"] == "Hostile"
+        await asyncio.sleep(3)
+        answer = await visitor.visit(f"/redirect?{victim.address}")
+        assert "127.0.0.2 is in a private network" in answer["error"]
+    assert (victim.paths, victim.datagrams) == (set(), [])
+
+
+async def test_a_page_reaches_an_allowed_address_by_every_way_except_webrtc(site: Site, victim: Victim) -> None:
+    """The same page with another setting, so that the test above can fail."""
+    async with hosting(allow_private=["127.0.0.0/8"]) as host:
+        visitor = Visitor(host.session("rollout"), site)
+        await visitor.visit(f"/hostile?target={victim.address}")
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and victim.paths < WAYS:
+            await asyncio.sleep(0.1)
+        await visitor.visit(f"/redirect?{victim.address}")
+    assert victim.paths >= WAYS | {"/redirected"}
+    assert victim.datagrams == []
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0", "[::ffff:7f00:1]"])
+async def test_by_default_loopback_is_not_visited(site: Site, public_host: ToolHost, name: str) -> None:
+    visitor = Visitor(public_host.session(name), site)
+    error = (await visitor("navigate", url=site.url.replace("127.0.0.1", name)))["error"]
+    assert "is in a private network" in error or "is not a plain address" in error
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def public_host() -> AsyncIterator[ToolHost]:
+    async with hosting(allow_private=False) as host:
+        yield host
+
+
+async def test_chromium_without_its_own_sandbox_is_warned_of_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(chromium_module.os, "geteuid", lambda: 0)
+    others = browsers_of(os.getpid())
+    async with hosting() as host:
+        for pid in browsers_of(os.getpid()) - others:
+            os.kill(pid, 9)
+        assert (await Visitor(host.session("next"), site).visit("/"))["title"] == "Home"
+    assert capsys.readouterr().err.count("warning: Chromium's own sandbox is off (it cannot start as root)") == 1
 
 
 def browsers_of(owner: int) -> set[int]:

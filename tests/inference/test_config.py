@@ -73,6 +73,15 @@ def test_a_literal_key_is_not_in_what_is_shown_or_saved(show: object) -> None:
     assert SECRET not in show(APIServerConfig(api_key=SECRET))
 
 
+@pytest.mark.parametrize(
+    "show",
+    [repr, str, APIServerConfig.model_dump_json, lambda it: str(it.model_dump(mode="json")), lambda it: it.shown_url],
+)
+def test_a_password_in_the_base_url_is_not_in_what_is_shown_or_saved(show: object) -> None:
+    assert callable(show)
+    assert SECRET not in show(APIServerConfig(base_url=f"http://me:{SECRET}@host/v1"))
+
+
 def test_a_reference_to_a_key_is_saved() -> None:
     assert APIServerConfig(api_key="env:NAME").model_dump(mode="json")["api_key"] == "env:NAME"
 

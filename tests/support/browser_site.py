@@ -40,6 +40,20 @@ PAGES = {
     "/covered": """<title>Covered</title><button>Under</button>
         <div style="position:fixed;inset:0;background:white">cover</div>""",
     "/frame": "<title>Frame</title><iframe srcdoc='<button onclick=parent.document.title=1>Inner</button>'></iframe>",
+    "/hostile": """<title>Hostile</title><div id="all"></div><script>
+        const target = new URLSearchParams(location.search).get("target"), http = `http://${target}`;
+        all.innerHTML = `<img src="${http}/image"><iframe src="${http}/frame"></iframe>`;
+        const quiet = { mode: "no-cors" };
+        fetch(`${http}/fetch`, quiet).catch(() => 0);
+        new WebSocket(`ws://${target}/socket`);
+        new EventSource(`${http}/events`);
+        navigator.sendBeacon(`${http}/beacon`, "x");
+        new Worker(URL.createObjectURL(new Blob([`fetch("${http}/worker", { mode: "no-cors" })`])));
+        navigator.serviceWorker.register("/service-worker.js?" + target);
+        const peer = new RTCPeerConnection({ iceServers: [{ urls: `stun:${target}` }] });
+        peer.createDataChannel("x");
+        peer.createOffer().then(offer => peer.setLocalDescription(offer));
+        </script>""",
     "/cave": "<title>Cave</title><p>It is dark.</p><a href='/cave/deeper'>Deeper</a>",
     "/cave/deeper": '<title>Deeper</title><label>Password <input></label><button onclick="'
     "document.querySelector('input').value === 'sesame' && (document.body.innerText = 'You found the treasure')\""
@@ -64,6 +78,11 @@ class Site:
             response = web.Response(text=f"<title>Visit {visits}</title>", content_type="text/html")
             response.set_cookie("visits", str(visits))
             return response
+        if request.path == "/service-worker.js":
+            script = f'fetch("http://{request.query_string}/service-worker", {{ mode: "no-cors" }}).catch(() => 0)'
+            return web.Response(text=script, content_type="text/javascript")
+        if request.path == "/redirect":
+            raise web.HTTPFound(f"http://{request.query_string}/redirected")
         if request.path == "/elsewhere":
             raise web.HTTPFound(self.url.replace("127.0.0.1", "localhost"))
         if request.path == "/late":

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from mcp import Client
@@ -18,21 +18,28 @@ COMMAND = [sys.executable, "-m", "hermes_rl", "mcp"]
 READY_S = 60.0
 
 
-def over_stdio(mode: str = "auto") -> Client:
+class Address(NamedTuple):
+    url: str
+    token: str | None = None
+    """The token that the server made; None when it was given one."""
+
+
+def over_stdio(mode: str = "auto", *options: str) -> Client:
     """The client has the command as its program; variables are passed on, as a client's configuration would."""
-    return Client(StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=dict(os.environ)), mode=mode)
+    program = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], *options], env=dict(os.environ))
+    return Client(program, mode=mode)
 
 
 @asynccontextmanager
-async def http_server(*options: str) -> AsyncIterator[str]:
-    """The command over HTTP, on a free port; its address."""
+async def http_server(*options: str) -> AsyncIterator[Address]:
+    """The command over HTTP, on a free port."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "--http", "--port", "0", "--json", *options, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), READY_S)
-        yield str(json.loads(line)["url"])
+        yield Address(**json.loads(line))
     finally:
         if process.returncode is None:
             process.terminate()
@@ -40,11 +47,11 @@ async def http_server(*options: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def over_http(url: str, token: str | None = None, mode: str = "auto") -> AsyncIterator[Client]:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+async def over_http(address: Address, mode: str = "auto") -> AsyncIterator[Client]:
+    headers = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=None)) as http,
-        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        Client(streamable_http_client(address.url, http_client=http), mode=mode) as client,
     ):
         yield client
 

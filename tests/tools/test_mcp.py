@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from hermes_rl.core.errors import ConfigError, ToolHostError
 from hermes_rl.rollout.group import run_group
@@ -25,6 +26,7 @@ from hermes_rl.tools.session import ToolOutcome
 from tests.support.environments import FileEnv, opened
 from tests.support.mcp_server import PICTURE, ROOT, command, http_command, http_server
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, always, calls_then_text
+from tests.support.web_pages import serving
 
 SECRET = "hidden-value-1234"
 Ask = Callable[..., Awaitable[ToolOutcome]]
@@ -427,6 +429,18 @@ def adds_and_writes(request: dict[str, Any]) -> Reply:
         case [total]:
             return Calls([("terminal", json.dumps({"command": f"echo {total} > answer"}))])
     return Text("done")
+
+
+async def test_a_redirect_of_a_server_is_not_followed(url: str) -> None:
+    """The author named this host and no other; with the redirect, the headers would go there."""
+
+    async def redirects(_: web.BaseRequest) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect(url)
+
+    async with serving(redirects) as elsewhere:
+        with pytest.raises(ConfigError, match="the toolset mcp:test failed"):
+            async with tools_of({"url": f"{elsewhere}/mcp"}):
+                pass
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

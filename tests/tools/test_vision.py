@@ -105,6 +105,19 @@ async def test_the_endpoint_receives_the_exact_bytes_of_the_file(backend: Backen
     assert model.bodies[0]["model"] == "eyes"
 
 
+async def test_a_redirect_of_the_endpoint_is_not_followed() -> None:
+    """The author named this host and no other; with the redirect, image and key would go there."""
+    async with ScriptedModel(describes) as other:
+
+        async def redirects(_: web.Request) -> web.Response:
+            raise web.HTTPTemporaryRedirect(f"{other.base_url}/chat/completions")
+
+        async with endpoint(redirects) as url, vision(url) as session:
+            with pytest.raises(ToolHostError, match="answered HTTP 307"):
+                await look(session)
+    assert not other.bodies
+
+
 async def test_an_image_of_megabytes_arrives_whole() -> None:
     large = PNG + bytes(4 * 1024 * 1024)
     seen: list[bytes] = []

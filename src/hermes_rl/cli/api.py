@@ -11,6 +11,7 @@ from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.redaction import has_password
 from hermes_rl.core.secrets import is_literal, resolve_key
 from hermes_rl.store.database.groups import Retention
 from hermes_rl.tracing.setup import Tracing, traced
@@ -62,6 +63,8 @@ def api(
         echo(
             "warning: --token holds the token itself, which other users of this machine can see; use env:NAME", err=True
         )
+    if database is not None and is_literal(database) and has_password(database):
+        warn("--database holds a password, which other users of this machine can see; use env:NAME or file:PATH")
     address = resolve_key(database, "--database") if database else str(rl_home() / "trajectories.db")
     settings = ApiSettings(
         token=None if token is None else resolve_key(token, "--token"),

@@ -1,6 +1,5 @@
 """`hermes-rl gateway`: serve a model through the APIs that agents use, and record exact tokens."""
 
-import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +13,7 @@ from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.secrets import is_literal, resolve_key
+from hermes_rl.core.secrets import is_literal
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.extensions import PARSERS
 from hermes_rl.inference.config import APIServerConfig
@@ -55,7 +54,7 @@ def _run(
     Responses and Anthropic Messages. DELETE /rollouts/ID, with a score, closes it and returns its messages, tokens,
     logprobs and policy versions as a group record. The sampling options given here override those of the agent.
     """
-    from hermes_rl.http.server import is_loopback
+    from hermes_rl.http.auth import require_token
     from hermes_rl.rollout.token_requirements import require_exact_tokens
 
     log_to_stderr()
@@ -80,11 +79,7 @@ def _run(
             require_exact_tokens(config, [endpoint])
         except ConfigError as error:
             raise ConfigError(f"{error}; pass --no-training to serve without exact tokens") from None
-    if not token and not is_loopback(host):
-        raise ConfigError(
-            f"other machines can reach {host}; pass --token env:NAME or file:PATH, or listen on 127.0.0.1"
-        )
-    operator = resolve_key(token, "--token") if token else secrets.token_urlsafe(32)
+    operator = require_token(token, host)
 
     def ready(url: str) -> None:
         if as_json:
@@ -125,7 +120,7 @@ async def _serve(
     async with AsyncExitStack() as stack, ServerManager([endpoint]) as manager:
         tokenizer = load_run_tokenizer(config, manager) if manager.returns_tokens else None
         if endpoint.health_check:
-            echo(f"waiting for the model at {endpoint.base_url}", err=True)
+            echo(f"waiting for the model at {endpoint.shown_url}", err=True)
         await manager.wait_until_ready(endpoint.ready_timeout)
 
         @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hermes_rl.console.output import visible
 from hermes_rl.console.panel import Panel, render_panel
+from hermes_rl.core.redaction import redact_urls
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +63,7 @@ def live_panel(screen: "EscapingConsole", panel: Panel) -> Iterator[LiveDisplay]
 
 def write_line(line: str) -> None:
     """Print a line to standard error, above the live panel if there is one."""
-    sys.stderr.write(visible(" ".join(line.splitlines()).rstrip()) + "\n")  # noqa: TID251 (escaped)
+    sys.stderr.write(visible(redact_urls(" ".join(line.splitlines()).rstrip())) + "\n")  # noqa: TID251 (escaped)
     sys.stderr.flush()
 
 

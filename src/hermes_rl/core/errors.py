@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from hermes_rl.core.redaction import redact_urls
+
 
 class FailureSource(StrEnum):
     """The component that failed when a rollout has no score."""
@@ -34,7 +36,13 @@ class Failure:
 
 
 class HermesRLError(Exception):
-    """Base class of all hermes-rl errors. The message says what failed, with what value, and what to do."""
+    """Base class of all hermes-rl errors. The message says what failed, with what value, and what to do.
+
+    Messages are shown and saved, and many name a URL: a password in it is hidden here, for all of them.
+    """
+
+    def __str__(self) -> str:
+        return redact_urls(super().__str__())
 
 
 class ConfigError(HermesRLError):
@@ -108,4 +116,4 @@ def failure_of(error: BaseException) -> Failure:
     """The exception as a Failure; an unexpected one counts against the framework."""
     if isinstance(error, InfrastructureError):
         return error.failure
-    return Failure(FailureSource.FRAMEWORK, "unexpected", f"{type(error).__name__}: {error}")
+    return Failure(FailureSource.FRAMEWORK, "unexpected", redact_urls(f"{type(error).__name__}: {error}"))

@@ -5,10 +5,11 @@ A reference may be saved and shown. The secret itself is never logged, stored or
 
 from pathlib import Path
 
+from hermes_rl.core import redaction
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import key_places, lookup_key
 
-HIDDEN = "**********"
+HIDDEN = redaction.HIDDEN
 SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token", "teacher_token")
 """The settings that hold a secret."""
 

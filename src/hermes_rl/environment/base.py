@@ -31,6 +31,7 @@ from hermes_rl.core.keys import load_keys
 from hermes_rl.core.messages import Message
 from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
+from hermes_rl.environment.isolation import warn_about_isolation
 from hermes_rl.environment.scripted_policy import Step
 from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held_out_items, write_evaluation
 from hermes_rl.evaluation.evaluated_policy import evaluated_policy, version_metrics
@@ -303,6 +304,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 start_timeout=config.sandbox_start_timeout,
                 hidden=await asyncio.to_thread(environment_files, type(self), config),
             )
+            warn_about_isolation(config, pool.backend.name)
             default_spec = with_agent(HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)), config)
             if not self.overrides("sandbox_spec"):
                 # The spec is the same for every item, so unsupported limits are rejected before the first rollout.

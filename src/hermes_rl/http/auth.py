@@ -1,13 +1,16 @@
 """Authentication: a bearer token, or without one only requests that a foreign web page cannot make."""
 
 import hmac
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hermes_rl.core.secrets import resolve_key
 from hermes_rl.http.errors import Problem, error_response
+from hermes_rl.http.server import allowed_hosts
 
 # Probes, which reveal nothing of the data.
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -21,6 +24,15 @@ class AccessRule(Protocol):
 
     @property
     def hosts(self) -> frozenset[str] | None: ...
+
+
+def require_token(token: str | None, host: str, flag: str = "--token") -> str:
+    """The token of a server that never goes without one: the referenced one, else a new one to print.
+
+    ConfigError when none is given and other machines could reach the server.
+    """
+    allowed_hosts(host, token or None, flag)
+    return resolve_key(token, flag) if token else secrets.token_urlsafe(32)
 
 
 class AuthMiddleware:

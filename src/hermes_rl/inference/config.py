@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from hermes_rl.core import secrets
-from hermes_rl.core.secrets import HIDDEN
+from hermes_rl.core.redaction import HIDDEN, redact_urls
 
 
 class ServerType(StrEnum):
@@ -52,7 +52,9 @@ class ServerBaseline(BaseModel):
 class APIServerConfig(ServerBaseline):
     """One endpoint."""
 
-    base_url: str | None = Field(default=None, description="Root of the API, for instance http://localhost:8000/v1.")
+    base_url: str | None = Field(
+        default=None, repr=False, description="Root of the API, for instance http://localhost:8000/v1."
+    )
     api_key: str | None = Field(
         default=None, repr=False, description="env:NAME or file:PATH; a literal key works too, with a warning."
     )
@@ -77,6 +79,15 @@ class APIServerConfig(ServerBaseline):
     def _hide_literal_key(self, value: str | None) -> str | None:
         # JSON dumps are saved or shown. A reference is not a secret, a literal key is.
         return HIDDEN if self.key_is_literal else value
+
+    @field_serializer("base_url", when_used="json")
+    def _hide_password(self, value: str | None) -> str | None:
+        return redact_urls(value) if value else value
+
+    @property
+    def shown_url(self) -> str:
+        """The base_url without a password, to show and to trace."""
+        return redact_urls(self.base_url or "")
 
     def resolved_key(self) -> str | None:
         """The secret itself. Use it in requests only."""

@@ -25,7 +25,7 @@ def set_chat_attributes(
     span.attributes = (
         model or config.model_name,
         config.server_type,
-        config.base_url,
+        config.shown_url or None,
         parameters.get("temperature"),
         parameters.get("max_tokens"),
         usage and usage.prompt_tokens,

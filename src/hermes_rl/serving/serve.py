@@ -82,7 +82,7 @@ def initial_stats(env: Environment) -> ServeStats:
     return ServeStats(
         environment=env.display_name(),
         api=config.rollout_server_url,
-        model=", ".join(sorted({f"{one.model_name} at {one.base_url}" for one in env.server.configs})),
+        model=", ".join(sorted({f"{one.model_name} at {one.shown_url}" for one in env.server.configs})),
         total_steps=config.total_steps,
         tally=RolloutCounts(budget=Budget.from_config(config, env.server.configs), pass_score=config.pass_score),
         max_groups=training_concurrency(env.config, len(env.server.configs)).fixed,

@@ -11,14 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hermes_rl.core.secrets import HIDDEN, is_literal
+from hermes_rl.core.redaction import HIDDEN, redact_urls
+from hermes_rl.core.secrets import is_literal
 
 # Field names that hold a secret, unless the value is a reference: api_key, HF_TOKEN, Authorization.
 SECRET_NAME = re.compile(
     r"(^|[^a-z])(keys?|apikey|tokens?|secrets?|passwords?|passwd|credentials?|auth|authorization)($|[^a-z])"
 )
-
-URL_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
 
 
 def flatten(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -71,7 +70,7 @@ def _without_secrets(value: Any) -> Any:
         return {key: HIDDEN if _is_secret(key, inner) else _without_secrets(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_without_secrets(inner) for inner in value]
-    return URL_CREDENTIALS.sub(rf"\g<1>{HIDDEN}@", value) if isinstance(value, str) else value
+    return redact_urls(value) if isinstance(value, str) else value
 
 
 def _is_secret(key: str, value: Any) -> bool:

@@ -139,7 +139,8 @@ class McpServer:
             # Each call has its own deadline; until then a stream may be silent.
             timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=None)
             async with (
-                httpx2.AsyncClient(headers=self._values, timeout=timeout) as http,
+                # The author named this host; a redirect could lead to any other.
+                httpx2.AsyncClient(headers=self._values, timeout=timeout, follow_redirects=False) as http,
                 streamable_http_client(str(settings.url), http_client=http) as streams,
             ):
                 yield streams

@@ -106,7 +106,10 @@ class VisionEndpoint:
         while True:
             try:
                 # As a stream: megabytes passed as bytes are sent in one piece, which blocks the event loop.
-                async with self._session.post(self._url, data=BytesIO(data), headers=self._headers) as response:
+                # The author named this host; a redirect could lead to any other.
+                async with self._session.post(
+                    self._url, data=BytesIO(data), headers=self._headers, allow_redirects=False
+                ) as response:
                     raw = await read_limited(response, MAX_RESPONSE_BYTES)
             except (aiohttp.ClientError, OSError) as error:
                 failure = self._error("connection", f"cannot be reached: {str(error) or type(error).__name__}")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, model_validator
 
-from hermes_rl.core.secrets import HIDDEN, is_literal
+from hermes_rl.core.redaction import HIDDEN, redact_urls
+from hermes_rl.core.secrets import is_literal
 from hermes_rl.extensions import ADVANTAGES, OBJECTIVES, PARSERS, SINKS
 
 
@@ -212,6 +213,10 @@ class TrainerSettings(BaseModel):
     @field_serializer("api_key", "rollout_server_token", "inference_token", "teacher_token", when_used="json")
     def _hide_literals(self, value: str | None) -> str | None:
         return HIDDEN if value and is_literal(value) else value
+
+    @field_serializer("base_url", when_used="json")
+    def _hide_password(self, value: str | None) -> str | None:
+        return redact_urls(value) if value else value
 
     @model_validator(mode="after")
     def _check_warmup(self) -> "TrainerSettings":

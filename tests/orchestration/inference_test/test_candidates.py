@@ -45,6 +45,12 @@ def test_a_key_of_the_key_file_counts() -> None:
     assert [one.missing_key() for one in parse_candidates(None)] == [None, None, None]
 
 
+def test_a_password_in_the_base_url_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError, match="contains a password") as caught:
+        parse_candidates([{**LOCAL, "base_url": "http://me:hunter2@127.0.0.1:1/v1"}])
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_key_in_clear_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError, match="env:NAME") as refused:
         parse_candidates([{**LOCAL, "api_key": "sk-secret"}])

@@ -74,3 +74,14 @@ async def test_standard_output_holds_nothing_but_the_protocol(home: Path) -> Non
     assert [one["id"] for one in lines] == [1, 2]
     assert lines[1]["result"]["structuredContent"]["environment"] == "plain_text"
     assert not rest
+
+
+async def test_a_file_may_be_anywhere_unless_paths_are_given(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("mine") / "mine_env.py"
+    outside.write_text((home / "rl" / "environments" / "plain_text_env.py").read_text())
+    async with over_stdio() as client:
+        assert "error" not in await said(client, "rl_select_environment", name=str(outside))
+    async with over_stdio("auto", "--allow-path", str(home)) as client:
+        assert "--allow-path" in (await said(client, "rl_select_environment", name=str(outside)))["error"]

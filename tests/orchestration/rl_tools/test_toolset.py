@@ -41,6 +41,19 @@ async def test_each_rollout_has_a_draft_of_its_own_that_ends_with_it(home: Path)
     assert not list(drafts_home().glob("rollout-*"))
 
 
+async def test_a_rollout_loads_no_file_outside_the_known_folders(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "other_env.py"
+    outside.write_text("raise SystemExit('this file was run')")
+    async with open_toolsets(["rl"], {}) as opened:
+        tools = {tool.name: tool for tool in opened["rl"].tools}
+        session = ToolSession("one", tools, _NoPool(), asyncio.Semaphore(4), 60.0)  # type: ignore[arg-type]
+        refused = await session.call("rl_select_environment", {"name": str(outside)})
+        await session.close()
+    assert "outside the folders of environments" in str(refused.error)
+
+
 class _NoPool:
     async def release(self, sandbox: Any) -> None:
         raise AssertionError(f"no sandbox was started, yet {sandbox} is given back")

@@ -27,6 +27,7 @@ from hermes_rl.orchestration.configuration.field_lookup import (
 from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import plain_name
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.discovery.lookup import find_environment, run_refusal
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment
 from hermes_rl.orchestration.presets.preset import DEFAULT_PRESET, SECTIONS, load_preset
@@ -140,13 +141,16 @@ def add_environment(
     return _accept(draft, after, lambda problem: ConfigError(f"{found.name} does not fit in: {problem.message}"))
 
 
-def edit_field(draft: Draft, field: str, value: Any) -> Draft:
+def edit_field(draft: Draft, field: str, value: Any, allowed_files: AllowedFiles | None = None) -> Draft:
     """The draft with a new value of one field; ConfigError says what is allowed."""
-    return edit_fields(draft, [(field, value)])
+    return edit_fields(draft, [(field, value)], allowed_files)
 
 
-def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]]) -> Draft:
-    """The draft with all changes, checked together: first the preset, then the environments, then other fields."""
+def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]], allowed_files: AllowedFiles | None = None) -> Draft:
+    """The draft with all changes, checked together: first the preset, then the environments, then other fields.
+
+    With `allowed_files`, no value may name code in another file.
+    """
     after = draft
     edits: list[tuple[str, str, Any, str]] = []
     for given, value in sorted(changes, key=lambda change: _ORDER.get(change[0].strip(), len(_ORDER))):
@@ -156,13 +160,16 @@ def edit_fields(draft: Draft, changes: Iterable[tuple[str, Any]]) -> Draft:
             after = replace(after, preset=load_preset(str(value)).name)
         elif name == "environments":
             allowed = _ENVIRONMENTS
-            after = _with_environments(after, value)
+            after = _with_environments(after, value, allowed_files)
         else:
             target = find_target(after, name)
             check_editable(after, target, name)
             described = draft_field(Layers.from_draft(after), target)
             key, allowed = target.key, described.allowed
-            after = _apply_change(after, target, _validate(after, target, name, coerce_value(name, described, value)))
+            coerced = coerce_value(name, described, value)
+            if allowed_files is not None:
+                allowed_files.require_references(coerced)
+            after = _apply_change(after, target, _validate(after, target, name, coerced))
         edits.append((key, name, value, allowed))
 
     def rejected(problem: ConfigProblem) -> ConfigError:
@@ -194,7 +201,7 @@ def refresh_descriptions(draft: Draft, *, force: bool = False) -> Draft:
     return replace(draft, environments=tuple(environments))
 
 
-def _with_environments(draft: Draft, value: Any) -> Draft:
+def _with_environments(draft: Draft, value: Any, allowed_files: AllowedFiles | None) -> Draft:
     """Exactly the listed environments, in this order; those already in the draft keep their edits."""
     listed = [value] if isinstance(value, str | Mapping) else value
     if not isinstance(listed, Sequence) or not listed:
@@ -203,7 +210,7 @@ def _with_environments(draft: Draft, value: Any) -> Draft:
     for row in [_parse_row(given, value) for given in listed]:
         before = draft.environment(row["name"])
         if before is None or after.environment(before.name) is not None:
-            found = find_environment(row["name"])
+            found = find_environment(row["name"], allowed=allowed_files)
             before = _choose(found, _free_name(after, found.name), weight=1.0, evaluation_only=False)
         chosen = replace(
             before,

@@ -9,6 +9,7 @@ from pathlib import Path
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import ENVIRONMENT_ALIASES, SUFFIX
 from hermes_rl.environment.loading.import_resolution import file_reference
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.inheritance import has_atroposlib
 from hermes_rl.orchestration.discovery.types import BaseClassKind, DiscoveredEnvironment, Discovery
@@ -16,11 +17,13 @@ from hermes_rl.orchestration.discovery.types import BaseClassKind, DiscoveredEnv
 _NEXT = "`hermes-rl env list` shows all"
 
 
-def find_environment(name: str, discovery: Discovery | None = None) -> DiscoveredEnvironment:
-    """Names and ids are looked up in `discovery`, by default in a new one; a file may be anywhere."""
+def find_environment(
+    name: str, discovery: Discovery | None = None, *, allowed: AllowedFiles | None = None
+) -> DiscoveredEnvironment:
+    """Names and ids are looked up in `discovery`, by default in a new one; a file may be anywhere unless `allowed`."""
     file, _, class_name = file_reference(name).partition(":")
     if file.endswith(".py") or "/" in file:
-        return _find_in_file(Path(file), class_name)
+        return _find_in_file(Path(file) if allowed is None else allowed.require(Path(file)), class_name)
     discovery = discovery or discover()
     known = known_environment(name, discovery)
     if known is not None:

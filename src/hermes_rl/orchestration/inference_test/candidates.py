@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import find_key
+from hermes_rl.core.redaction import has_password
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.inference.config import APIServerConfig, ServerType
 
@@ -78,6 +79,11 @@ def _candidate(given: Model) -> CandidateModel:
         raise ConfigError(
             f"the api_key of model {name!r} is a literal key; store it with `hermes-rl config set NAME` and pass "
             '"api_key": "env:NAME", or "file:PATH" for a file that contains it'
+        )
+    if isinstance(values["base_url"], str) and has_password(values["base_url"]):
+        raise ConfigError(
+            f"the base_url of model {name!r} contains a password, which would be saved with the results; pass it as "
+            '"api_key": "env:NAME"'
         )
     # An unreachable endpoint should fail rollouts, with a cause, not the start of the environment.
     defaults = {"server_type": ServerType.OPENAI, "health_check": False, "api_key": None}

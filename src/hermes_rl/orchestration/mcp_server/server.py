@@ -5,9 +5,11 @@ Always true: a failed tool call returns the tool's answer with `isError`; only a
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hermes_rl.core.errors import HermesRLError
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.mcp_server import resources
 from hermes_rl.orchestration.mcp_server.draft_choice import DRAFT, DRAFT_SCHEMA, choose_draft, with_draft
 from hermes_rl.orchestration.rl_tools.answer_text import answer_text
@@ -33,13 +35,17 @@ def rl_server(
     runs: RunFunctions | None = None,
     *,
     names_drafts: bool = False,
+    allowed_files: AllowedFiles | None = None,
 ) -> "Server[Any]":
-    """`names_drafts`: clients may have no session, so tools that use a draft take its name as an argument."""
+    """`names_drafts`: clients may have no session, so tools that use a draft take its name as an argument.
+
+    `allowed_files`: the files that clients may have loaded; None for any.
+    """
     import mcp_types as types
     from mcp.server import Server
     from mcp.shared.exceptions import MCPError
 
-    functions = runs or RunFunctions()
+    caller = CallerContext(runs=runs or RunFunctions(), allowed_files=allowed_files)
 
     async def list_tools(
         _context: "ServerRequestContext[Any]", _params: "types.PaginatedRequestParams | None"
@@ -51,7 +57,7 @@ def rl_server(
     async def call_tool(
         context: "ServerRequestContext[Any]", params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        answer = await _call(params.name, params.arguments or {}, session_of_call(context), functions, context)
+        answer = await _call(params.name, params.arguments or {}, session_of_call(context), caller, context)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer_text(answer))],
             structured_content=answer,
@@ -115,7 +121,7 @@ async def _call(
     name: str,
     arguments: dict[str, Any],
     session: str | None,
-    functions: RunFunctions,
+    caller: CallerContext,
     context: "ServerRequestContext[Any]",
 ) -> dict[str, Any]:
     async def report(done: float, total: float, message: str) -> None:
@@ -123,7 +129,7 @@ async def _call(
 
     tool = RL_TOOLS.get(name)
     if tool is None:
-        return await call_rl_tool(CallerContext(runs=functions), name)
+        return await call_rl_tool(caller, name)
     try:
         choice = choose_draft(tool, arguments, session)
     except RefusalError as error:
@@ -131,5 +137,5 @@ async def _call(
     except HermesRLError as error:
         return {"error": str(error), "next": "rl_select_environment without draft starts a new one"}
     return with_draft(
-        await call_rl_tool(CallerContext(choice.session, functions), name, choice.arguments, report), choice
+        await call_rl_tool(replace(caller, session=choice.session), name, choice.arguments, report), choice
     )

@@ -1,6 +1,7 @@
 """The MCP server over stdio, as a client's child process, or over HTTP.
 
-Always true: over stdio, standard output carries only the protocol; over HTTP, a reachable address requires a token.
+Always true: over stdio, standard output carries only the protocol; over HTTP, every request needs the token, and
+clients load only files in known folders.
 """
 
 import time
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.http.auth import AuthMiddleware
-from hermes_rl.http.server import allowed_hosts, listen, serve
+from hermes_rl.http.server import listen, serve
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.mcp_server.draft_choice import PREFIX, hashed_session, new_session
 from hermes_rl.orchestration.mcp_server.server import rl_server
 from hermes_rl.orchestration.rl_tools.session_draft import delete_session
@@ -26,18 +28,18 @@ PATH = "/mcp"
 
 @dataclass(frozen=True, slots=True)
 class _AuthSettings:
-    token: str | None
-    hosts: frozenset[str] | None
+    token: str
+    hosts: None = None
 
 
-async def run_stdio() -> None:
+async def run_stdio(allowed_files: AllowedFiles | None = None) -> None:
     """Serve until the client closes the connection; its draft is then deleted."""
     _require_sdk()
     from mcp.server.stdio import stdio_server
 
     delete_old_drafts()
     session = new_session()
-    server = rl_server(lambda _: session)
+    server = rl_server(lambda _: session, allowed_files=allowed_files)
     try:
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -45,22 +47,20 @@ async def run_stdio() -> None:
         delete_session(session)
 
 
-async def run_http(host: str, port: int, token: str | None, ready: Callable[[str], None]) -> None:
+async def run_http(host: str, port: int, token: str, allowed_files: AllowedFiles, ready: Callable[[str], None]) -> None:
     """Serve until a signal; `ready` is called with the URL."""
     _require_sdk()
     from mcp.server.transport_security import TransportSecuritySettings
 
-    auth = _AuthSettings(token, allowed_hosts(host, token))
     delete_old_drafts()
-    server = rl_server(_session_over_http, names_drafts=True)
-    # AuthMiddleware checks Host and Origin, with or without a token.
+    server = rl_server(_session_over_http, names_drafts=True, allowed_files=allowed_files)
+    # A web page does not know the token, so Host and Origin need no check.
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    await serve(
-        AuthMiddleware(app, auth, always_open=frozenset()), listen(host, port), ready=lambda url: ready(f"{url}{PATH}")
-    )
+    guarded = AuthMiddleware(app, _AuthSettings(token), always_open=frozenset())
+    await serve(guarded, listen(host, port), ready=lambda url: ready(f"{url}{PATH}"))
 
 
 def delete_old_drafts(now: float | None = None) -> None:

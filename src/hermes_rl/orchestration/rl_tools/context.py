@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.inference_test.runner import run_test as test_inference
 from hermes_rl.orchestration.status.results import results
 from hermes_rl.orchestration.status.run_list import list_runs
@@ -39,3 +40,5 @@ class CallerContext:
     session: str = "default"
     runs: RunFunctions = field(default_factory=RunFunctions)
     progress: ProgressCallback = no_progress
+    allowed_files: AllowedFiles | None = None
+    """The files that this caller may have loaded; None for any."""

@@ -10,6 +10,7 @@ from hermes_rl.orchestration.configuration.draft import Draft
 from hermes_rl.orchestration.configuration.draft_store import save_draft
 from hermes_rl.orchestration.configuration.edit import add_environment, edit_field, new_draft
 from hermes_rl.orchestration.configuration.view import draft_view
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.lookup import find_environment, run_refusal
 from hermes_rl.orchestration.discovery.types import BrokenFile, DiscoveredEnvironment
@@ -62,7 +63,7 @@ async def rl_select_environment(
         weight: With several environments, this one's share of each batch, relative to the others' weights.
         evaluation_only: With add, only evaluate on this environment and never train on it.
     """
-    return await asyncio.to_thread(_select, session.session, name, preset, add, weight, evaluation_only)
+    return await asyncio.to_thread(_select, session, name, preset, add, weight, evaluation_only)
 
 
 @tool(sandboxed=False)
@@ -91,13 +92,14 @@ async def rl_edit_config(session: CallerContext, field: str, value: Any) -> dict
         field: The field's name, such as group_size or preset; NAME.field selects one of several environments.
         value: The new value, as JSON of the field's type: 8, true, "text", [1, 2] or null.
     """
-    return await asyncio.to_thread(_edit, session.session, field, value)
+    return await asyncio.to_thread(_edit, session, field, value)
 
 
 def _select(
-    session: str, name: str, preset: str | None, add: bool, weight: float, evaluation_only: bool
+    caller: CallerContext, name: str, preset: str | None, add: bool, weight: float, evaluation_only: bool
 ) -> dict[str, Any]:
-    found = _find(name)
+    session = caller.session
+    found = _find(name, caller.allowed_files)
     with locked_session(session):
         if add:
             if preset is not None:
@@ -133,9 +135,9 @@ def _overview(draft: Draft) -> dict[str, Any]:
     return {"preset": view["preset"], "environments": view["environments"], "missing": view["missing"]}
 
 
-def _find(name: str) -> DiscoveredEnvironment:
+def _find(name: str, allowed: AllowedFiles | None) -> DiscoveredEnvironment:
     try:
-        return find_environment(name)
+        return find_environment(name, allowed=allowed)
     except ConfigError as error:
         raise RefusalError(
             str(error),
@@ -144,11 +146,12 @@ def _find(name: str) -> DiscoveredEnvironment:
         ) from None
 
 
-def _edit(session: str, field: str, value: Any) -> dict[str, Any]:
+def _edit(caller: CallerContext, field: str, value: Any) -> dict[str, Any]:
+    session = caller.session
     with locked_session(session):
         before = require_draft(session)
         try:
-            draft = edit_field(before, field, value)
+            draft = edit_field(before, field, value, caller.allowed_files)
         except ConfigError as error:
             raise _edit_refusal(before, field, str(error)) from None
         save_draft(draft, session)

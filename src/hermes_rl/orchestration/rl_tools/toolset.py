@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from hermes_rl.orchestration.discovery.allowed_files import AllowedFiles
 from hermes_rl.orchestration.requirements import missing_for_toolset
 from hermes_rl.orchestration.rl_tools.context import CallerContext
 from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, call_rl_tool
@@ -36,7 +37,8 @@ def _bind_to_rollout(tool: Tool) -> Tool:
 
 @asynccontextmanager
 async def _rollout_context() -> AsyncIterator[CallerContext]:
-    context = CallerContext(f"rollout-{uuid.uuid4().hex[:16]}")
+    # The policy is not trusted with files of the host.
+    context = CallerContext(f"rollout-{uuid.uuid4().hex[:16]}", allowed_files=AllowedFiles())
     try:
         yield context
     finally:

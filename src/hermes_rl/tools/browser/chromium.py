@@ -1,18 +1,20 @@
 """One Chromium process and its per-rollout contexts.
 
 A dead browser is replaced when the next rollout asks for a context. Chromium gets only a few environment variables,
-none that may hold keys, and ends with this process.
+none that may hold keys, reaches the network only through our proxy, and ends with this process.
 """
 
 import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from hermes_rl.console.live_display import warn
 from hermes_rl.core.errors import ConfigError, ToolHostError
+from hermes_rl.tools.browser.proxy import FilteringProxy
 from hermes_rl.tools.browser.settings import BrowserSettings
 from hermes_rl.tools.browser.tab import Tab
 
@@ -39,27 +41,44 @@ class Chromium:
         _require_playwright()
         self.settings = settings
         self.executable = find_executable(settings.executable)
+        self.proxy = FilteringProxy(settings.policy())
         self.start_count = 0
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
+        self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._running_browser()
-        except ToolHostError as error:
-            raise ConfigError(f"the browser toolset is not available here: {error}") from None
+        if not self._sandboxed:
+            why = "it cannot start as root" if self.settings.chromium_sandbox is None else "by chromium_sandbox"
+            warn(
+                f"Chromium's own sandbox is off ({why}): a page that exploits Chromium has the rights of this process. "
+                "Run as another user to visit pages that you do not trust"
+            )
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self.proxy)
+            try:
+                await self._running_browser()
+            except ToolHostError as error:
+                raise ConfigError(f"the browser toolset is not available here: {error}") from None
+            self._opened = opening.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
+        await self._opened.aclose()
+
+    @property
+    def _sandboxed(self) -> bool:
+        chosen = self.settings.chromium_sandbox
+        return os.geteuid() != 0 if chosen is None else chosen
 
     @asynccontextmanager
     async def tab(self) -> AsyncIterator[Tab]:
         """A private context: no cookies, storage or cache are shared between rollouts."""
         browser, context = await self._new_context()
         try:
-            yield await Tab.open(browser, context, self.settings)
+            yield await Tab.open(browser, context, self.settings, self.proxy)
         finally:
             await _close_quietly(context.close())
 
@@ -96,15 +115,14 @@ class Chromium:
     async def _start(self) -> "Browser":
         from playwright.async_api import Error, async_playwright
 
-        sandbox = self.settings.chromium_sandbox
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 self._playwright = await async_playwright().start()
                 browser = await self._playwright.chromium.launch(
                     executable_path=self.executable,
                     headless=self.settings.headless,
-                    args=self.settings.arguments(),
-                    chromium_sandbox=os.geteuid() != 0 if sandbox is None else sandbox,
+                    args=self.settings.arguments(self.proxy.url),
+                    chromium_sandbox=self._sandboxed,
                     env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
                 )
         except (Error, OSError, TimeoutError) as error:

@@ -4,6 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
+from hermes_rl.tools.network_policy import ALLOW_PRIVATE, AllowPrivate, NetworkPolicy
 from hermes_rl.tools.toolset import ToolsetSettings
 
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\]")
@@ -16,6 +17,14 @@ QUIET_FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+# All traffic goes through our proxy, which applies the network policy: `<-loopback>` takes away Chromium's exception
+# for loopback, names are resolved only by the proxy, and WebRTC sends nothing past it.
+PROXY_FLAGS = (
+    "--proxy-bypass-list=<-loopback>",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+)
 
 
 class BrowserSettings(ToolsetSettings):
@@ -26,8 +35,9 @@ class BrowserSettings(ToolsetSettings):
     timeout: float = Field(default=30, gt=0, description="Timeout of a page load, and of any other call, in seconds.")
     viewport: tuple[int, int] = Field(default=(1280, 720), description="Width and height of the page in pixels.")
     allowed_hosts: list[str] | None = Field(
-        default=None, description="Allowed hosts: example.com, *.example.com, 127.0.0.1. Default: any."
+        default=None, description="Allowed hosts: example.com, *.example.com, 127.0.0.1. Default: any public host."
     )
+    allow_private: AllowPrivate = Field(default=False, description=ALLOW_PRIVATE)
     chromium_sandbox: bool | None = Field(
         default=None, description="Chromium's own sandbox. Default: on, except as root, where it cannot start."
     )
@@ -47,22 +57,9 @@ class BrowserSettings(ToolsetSettings):
                 raise ValueError(f"{host!r} is not a host; give a name or an address, without scheme and port")
         return value
 
-    def allows(self, host: str) -> bool:
-        if self.allowed_hosts is None:
-            return True
-        host = host.lower()
-        return any(
-            host.endswith(allowed[1:].lower()) if allowed.startswith("*.") else host == allowed.strip("[]").lower()
-            for allowed in self.allowed_hosts
-        )
+    def policy(self) -> NetworkPolicy:
+        return NetworkPolicy.from_settings(self.allow_private, self.allowed_hosts)
 
-    def arguments(self) -> list[str]:
-        """Chromium's arguments in addition to Playwright's.
-
-        Hosts that are not allowed fail in Chromium's resolver. Intercepting requests, the usual way, would miss
-        redirects, web sockets and service workers.
-        """
-        if self.allowed_hosts is None:
-            return list(QUIET_FLAGS)
-        rules = ", ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {host}" for host in self.allowed_hosts)])
-        return [*QUIET_FLAGS, f"--host-resolver-rules={rules}"]
+    def arguments(self, proxy_url: str) -> list[str]:
+        """Chromium's arguments in addition to Playwright's."""
+        return [*QUIET_FLAGS, *PROXY_FLAGS, f"--proxy-server={proxy_url}"]

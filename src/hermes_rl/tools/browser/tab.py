@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from hermes_rl.core.errors import ToolHostError
+from hermes_rl.tools.browser.proxy import FilteringProxy
 from hermes_rl.tools.browser.settings import BrowserSettings
 from hermes_rl.tools.tool import ToolUseError
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, WebError
+    from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, WebError
 
 # An impossible click, such as on a covered button, is reported long before a page load would time out.
 ACTION_TIMEOUT = 10.0
@@ -43,22 +44,28 @@ OPTIONS = "element => element.tagName === 'SELECT' ? [...element.options].map(op
 
 
 class Tab:
-    def __init__(self, browser: "Browser", context: "BrowserContext", settings: BrowserSettings) -> None:
+    def __init__(
+        self, browser: "Browser", context: "BrowserContext", settings: BrowserSettings, proxy: FilteringProxy
+    ) -> None:
         self.console: deque[dict[str, str]] = deque(maxlen=MAX_CONSOLE_MESSAGES)
-        self._browser, self._context, self._settings = browser, context, settings
+        self._browser, self._context, self._settings, self._proxy = browser, context, settings, proxy
+        self._failed_host = ""
         self._page: Page | None = None
         self._tab_opened = asyncio.Event()
         self._crashed = False
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, browser: "Browser", context: "BrowserContext", settings: BrowserSettings) -> "Tab":
-        tab = cls(browser, context, settings)
+    async def open(
+        cls, browser: "Browser", context: "BrowserContext", settings: BrowserSettings, proxy: FilteringProxy
+    ) -> "Tab":
+        tab = cls(browser, context, settings, proxy)
         context.set_default_timeout(min(ACTION_TIMEOUT, settings.timeout) * 1000)
         context.set_default_navigation_timeout(settings.timeout * 1000)
         context.on("page", tab._on_page)
         context.on("console", tab._on_console)
         context.on("weberror", tab._on_web_error)
+        context.on("requestfailed", tab._on_request_failed)
         async with tab._acting_page():
             return tab
 
@@ -203,12 +210,16 @@ class Tab:
         from playwright.async_api import Error
 
         for attempt in (1, 2):
+            self._failed_host = ""
             try:
                 return await page.goto(url, wait_until="domcontentloaded")
             except Error as error:
                 message = str(error)
                 if "net::ERR" in message:
                     await _wait_for_error_page(page)
+                    # The last host of the redirects, and what the proxy knows about it.
+                    if problem := self._proxy.problem(self._failed_host):
+                        raise ToolUseError(f"{url[:200]} could not be loaded: {self._failed_host}: {problem}") from None
                 # A script of the page was navigating at the same time.
                 if attempt == 2 or "interrupted by another navigation" not in message:
                     raise
@@ -223,9 +234,7 @@ class Tab:
             parts, host = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not host:
             raise ToolUseError(f"{url[:200]} is not the address of a web page; give one with http:// or https://")
-        if not self._settings.allows(host):
-            allowed = ", ".join(self._settings.allowed_hosts or []) or "none"
-            raise ToolUseError(f"{host} may not be visited; allowed: {allowed}")
+        self._proxy.policy.check_host(host)
 
     async def _on_page(self, page: "Page") -> None:
         page.on("crash", self._on_crash)
@@ -237,6 +246,10 @@ class Tab:
 
     def _on_crash(self, _: "Page") -> None:
         self._crashed = True
+
+    def _on_request_failed(self, request: "Request") -> None:
+        if request.is_navigation_request():
+            self._failed_host = urlsplit(request.url).hostname or ""
 
     def _on_console(self, message: "ConsoleMessage") -> None:
         self.console.append({"type": message.type, "text": message.text[:MAX_CONSOLE_CHARS]})

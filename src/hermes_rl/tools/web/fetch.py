@@ -1,12 +1,11 @@
 """Fetches live web pages as text: limited in size, time and redirects, and never from a private network.
 
 A policy that reads pages will sooner or later try addresses behind your firewall: the cloud's metadata service, the
-trajectory API, a colleague's notebook. Hosts are therefore checked by the IP address actually connected to.
+trajectory API, a colleague's notebook. The network policy therefore checks every host and every address.
 """
 
 import asyncio
 import codecs
-import ipaddress
 import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from hermes_rl.tools.network_policy import NetworkPolicy
 from hermes_rl.tools.tool import ToolUseError
 from hermes_rl.tools.web.corpus import WebPage
 from hermes_rl.tools.web.extraction import extract_page
@@ -29,8 +29,6 @@ EXTRACTION_THREADS = 2
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 TEXT_TYPES = ("application/json", "application/xml", "application/javascript", "application/yaml")
 USER_AGENT = "Mozilla/5.0 (compatible; hermes-rl)"
-# IPv6 addresses that a NAT64 gateway translates to IPv4.
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Fetcher:
     http: aiohttp.ClientSession
     threads: ThreadPoolExecutor
     timeout: float
-    allow_private: bool
+    policy: NetworkPolicy
 
     async def page(self, url: str) -> WebPage:
         """Fetch a page; ToolUseError when it cannot be read."""
@@ -58,7 +56,7 @@ class Fetcher:
 
     async def _get(self, url: str) -> tuple[str, str, str]:
         """The final URL after redirects, the media type and the text."""
-        location = _validate_url(url, self.allow_private)
+        location = _validate_url(url, self.policy)
         for _ in range(MAX_REDIRECTS + 1):
             async with self.http.get(location, allow_redirects=False, headers={"User-Agent": USER_AGENT}) as response:
                 if response.status in (301, 302, 303, 307, 308) and "Location" in response.headers:
@@ -66,7 +64,7 @@ class Fetcher:
                         target = str(location.join(URL(response.headers["Location"])))
                     except ValueError:
                         raise ToolUseError(f"{url} redirects to an invalid address") from None
-                    location = _validate_url(target, self.allow_private)
+                    location = _validate_url(target, self.policy)
                     continue
                 if response.status != 200:
                     raise ToolUseError(f"{location} answered with status {response.status}")
@@ -79,69 +77,51 @@ class Fetcher:
 
 
 @asynccontextmanager
-async def open_fetcher(timeout: float, *, allow_private: bool) -> AsyncIterator[Fetcher]:
+async def open_fetcher(timeout: float, policy: NetworkPolicy) -> AsyncIterator[Fetcher]:
     """A fetcher without cookies, so that rollouts do not share state through a site."""
-    connector = aiohttp.TCPConnector(
-        resolver=aiohttp.ThreadedResolver() if allow_private else _PublicResolver(), limit=64
-    )
+    connector = aiohttp.TCPConnector(resolver=_CheckingResolver(policy), limit=64)
     threads = ThreadPoolExecutor(EXTRACTION_THREADS, thread_name_prefix="extracting")
     try:
         async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
-            yield Fetcher(http, threads, timeout, allow_private)
+            yield Fetcher(http, threads, timeout, policy)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _PublicResolver(AbstractResolver):
-    """Resolves to public addresses only, so that a name cannot change between check and use."""
+class _CheckingResolver(AbstractResolver):
+    """Resolves to addresses that the policy allows, so that a name cannot change between check and use."""
 
-    def __init__(self) -> None:
-        self._inner = aiohttp.ThreadedResolver()
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self._policy = policy
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        public = [address for address in found if is_public(address["host"])]
-        if found and not public:
-            raise ToolUseError(_private_message(host))
-        return public
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in await self._policy.resolve(host, port)
+        ]
 
     async def close(self) -> None:
-        await self._inner.close()
+        pass
 
 
-def is_public(address: str) -> bool:
-    """Whether an IP address is public; an IPv4 address embedded in IPv6 is checked as IPv4."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if ip in NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast
-
-
-def _validate_url(url: str, allow_private: bool) -> URL:
+def _validate_url(url: str, policy: NetworkPolicy) -> URL:
     try:
         location = URL(url)
     except ValueError:
         location = URL()
-    if location.scheme not in ("http", "https") or not location.host:
+    if location.scheme not in ("http", "https") or not location.raw_host:
         raise ToolUseError(f"{url} is not the address of a web page; give one that starts with http:// or https://")
-    try:
-        private = not is_public(location.host)
-    except ValueError:
-        # A host name; the resolver checks its addresses.
-        private = False
-    if private and not allow_private:
-        raise ToolUseError(_private_message(location.host))
-    return location.with_fragment(None)
-
-
-def _private_message(host: str) -> str:
-    return f"{host} is in a private network; only pages of the public web can be read"
+    # aiohttp resolves no host that looks like an address, so all spellings of one end here.
+    return location.with_host(policy.check_host(location.raw_host)).with_fragment(None)
 
 
 def _codec_name(charset: str | None) -> str:

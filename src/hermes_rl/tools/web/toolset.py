@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from hermes_rl.core import secrets
 from hermes_rl.core.errors import ConfigError, ToolHostError
+from hermes_rl.tools.network_policy import ALLOW_PRIVATE, AllowPrivate, NetworkPolicy
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import ToolUseError, tool
 from hermes_rl.tools.toolset import OpenToolset, Toolset, ToolsetSettings
@@ -57,9 +58,7 @@ class WebSettings(ToolsetSettings):
     max_results: int = Field(
         default=10, ge=1, le=20, description="Maximum results per search, whatever the agent asks for."
     )
-    allow_private: bool = Field(
-        default=False, description="Let web_extract read pages on loopback and private networks, for test sites."
-    )
+    allow_private: AllowPrivate = Field(default=False, description=ALLOW_PRIVATE)
     probe: bool = Field(
         default=True, description="Send one query to a remote provider at start, to detect a wrong key early."
     )
@@ -145,8 +144,9 @@ async def open_web(settings: WebSettings) -> AsyncIterator[OpenToolset]:
             yield OpenToolset(WEB.tools, Web(provider, _corpus_reader(provider.corpus), settings.max_results))
             return
         require_trafilatura()
+        policy = NetworkPolicy.from_settings(settings.allow_private)
         http = await opened.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
-        fetcher = await opened.enter_async_context(open_fetcher(settings.timeout, allow_private=settings.allow_private))
+        fetcher = await opened.enter_async_context(open_fetcher(settings.timeout, policy))
         remote = _make_remote(settings, http)
         if settings.probe:
             await _probe(settings, remote)

@@ -100,7 +100,7 @@ def read_sections(file: Path | None) -> ConfigSections:
     if isinstance(values, dict):
         refuse_atropos_endpoints(**{name: bool(values.pop(name, False)) for name in ATROPOS_FLAGS})
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
-        found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
+        found = sorted(map(str, unknown)) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
     return ConfigSections(values, str(file))
 

@@ -211,6 +211,21 @@ def test_a_score_that_is_no_number_is_refused() -> None:
         mean_interval([[1.0, math.nan]])
 
 
+@pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-100, 1e-81, 1e-17])
+@pytest.mark.parametrize("best", [0.0, 1.0])
+def test_a_negligible_score_among_equal_ones_changes_nothing(tiny: float, best: float) -> None:
+    scores = [[abs(best - tiny)], *[[best]] * 29]
+    assert ends(mean_interval(scores)) == pytest.approx(ends(mean_interval([[best]] * 30)))
+
+
+@pytest.mark.parametrize("unit", [1e-320, 1e-100, 1e100, 1e307])
+def test_the_unit_of_the_scores_scales_the_interval_with_it(unit: float) -> None:
+    scores = [[float(value)] for value in np.random.default_rng(2).normal(0, 1, 20)]
+    scaled = the_interval([[score * unit for score in item] for item in scores])
+    # A score of 1e-320 has three digits.
+    assert [end / unit for end in ends(scaled)] == pytest.approx(ends(the_interval(scores)), rel=1e-2)
+
+
 # pass@k and pass^k
 
 

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
-from hermes_rl.core import fast_json
+from hermes_rl.core import fast_json, yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.sandbox.backends.registry import make_backend, open_backend
 from hermes_rl.sandbox.conformance.check import Check
@@ -91,8 +90,8 @@ def _settings(given: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise ConfigError(f"--setting {text!r} is not KEY=VALUE, such as --setting port=2222")
         try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            settings[key] = yaml_text.loads(value)
+        except yaml_text.BadYamlError:
             settings[key] = value
     return settings
 

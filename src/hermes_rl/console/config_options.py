@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 import click
 
 from hermes_rl.console.live_display import warn
+from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
 
-# pydantic and yaml are imported where they are used: the help of most commands needs neither.
+# pydantic is imported where it is used: the help of most commands does not need it.
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
@@ -90,18 +91,16 @@ def read_sections(file: Path | None) -> ConfigSections:
     """The sections of the file given with --config, if any."""
     if file is None:
         return ConfigSections()
-    import yaml
-
     try:
-        values = yaml.safe_load(file.read_text()) or {}
+        values = yaml_text.loads(file.read_bytes()) or {}
     except OSError as error:
         raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except yaml_text.BadYamlError as error:
         raise ConfigError(f"--config {file} is not valid YAML: {error}") from None
     if isinstance(values, dict):
         refuse_atropos_endpoints(**{name: bool(values.pop(name, False)) for name in ATROPOS_FLAGS})
     if not isinstance(values, dict) or (unknown := set(values) - set(SECTIONS)):
-        found = sorted(unknown) if isinstance(values, dict) else type(values).__name__
+        found = sorted(map(str, unknown)) if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"--config {file} may only have the sections {', '.join(SECTIONS)}, found {found}")
     return ConfigSections(values, str(file))
 
@@ -126,11 +125,9 @@ def parse_flag(annotation: Any, text: str) -> Any:
         return text
     if any((get_origin(kind) or kind) is list for kind in kinds) and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return yaml_text.loads(text)
+    except yaml_text.BadYamlError:
         return text
 
 

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_rl.console.config_options import ConfigSections, read_sections
+from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.private_files import private_folder, write_private
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -137,10 +138,10 @@ def read_part(file: Path | None, part: str | None) -> ConfigSections:
 def read_run_file(path: Path) -> RunFile:
     """Read a run file; ConfigError names the file and the invalid field."""
     try:
-        return RunFile.model_validate(yaml.safe_load(path.read_text()))
+        return RunFile.model_validate(yaml_text.loads(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except yaml_text.BadYamlError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())

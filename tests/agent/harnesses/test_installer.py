@@ -1,6 +1,7 @@
 """An agent's folder is whole or not there, and whoever runs in a sandbox can read it."""
 
 import fcntl
+import hashlib
 import os
 import socket
 import subprocess
@@ -50,6 +51,27 @@ def test_an_installed_agent_runs_from_wherever_its_folder_is_seen(home: Path) ->
     assert compiled, "a folder that cannot be written to is compiled ahead"
     assert all(file.stat().st_mode & 0o444 == 0o444 for file in compiled)
     assert seen.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.fixture
+def digest(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The hash of a package in a folder, the only place where pip looks."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(home))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return hashlib.sha256(wheel(home).read_bytes()).hexdigest()
+
+
+def test_a_package_with_the_recorded_hash_is_installed(digest: str) -> None:
+    folder = install(an_agent(f"tiny==1 --hash=sha256:{digest}"))
+    assert list(folder.rglob("tiny.py"))
+
+
+def test_a_package_with_another_hash_is_not_installed(digest: str) -> None:
+    agent = an_agent(f"tiny==1 --hash=sha256:{'0' * 64}")
+    with pytest.raises(ConfigError) as caught:
+        install(agent)
+    assert str(caught.value).startswith(f"tiny==1 (sha256 {digest}) is not the file that this version of hermes-rl")
+    assert installed_folder(agent) is None
 
 
 def test_installing_again_finds_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,12 +41,12 @@ def test_agents_are_installed_beside_the_images(home: Path) -> None:
 
 @pytest.mark.parametrize("agent", [get_agent(name) for name in AGENTS.builtin], ids=lambda agent: agent.name)
 def test_every_package_is_pinned(agent: Agent) -> None:
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", package) for package in agent.pip)
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+( --hash=sha256:[0-9a-f]{64})+", package) for package in agent.pip)
     assert agent.pip
 
 
 def test_the_hermes_agent_is_the_one_on_the_index() -> None:
-    assert "hermes-agent==0.19.0" in get_agent("hermes-agent").pip
+    assert "hermes-agent==0.19.0" in [package.split()[0] for package in get_agent("hermes-agent").pip]
 
 
 def test_another_list_of_packages_is_another_folder() -> None:

@@ -48,6 +48,14 @@ def test_a_line_that_is_no_group_is_told_as_broken(raw: bytes) -> None:
     assert isinstance(only(raw), BrokenLine)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_versions_of_any_type_are_passed_over(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    monkeypatch.setattr(jsonl, "LARGE_LINE", 10 if large else 10**9)
+    record = rollout(0, sequences=[{"versions": [[1], {"a": 2}, None, "3", 4, 6]}])
+    [entry] = found(json.dumps(group(0, record)).encode() + b"\n").rollouts
+    assert (entry.version_low, entry.version_high) == (4, 6)
+
+
 def test_large_and_small_lines_are_described_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = json.dumps(group(3, rollout(0, 0.25), rollout(1, None))).encode() + b"\n"
     small = found(raw)

@@ -5,7 +5,7 @@ static binary, so it runs in every image. Features that need an account, images 
 your own config.toml, add it in sandbox_spec and set CODEX_HOME in agent_env to its folder.
 """
 
-from hermes_rl.agent.harnesses.harness import Agent
+from hermes_rl.agent.harnesses.harness import Agent, pins
 
 COMMAND = r"""
 set -eu
@@ -54,6 +54,6 @@ AGENT = Agent(
         "CONTEXT_TOKENS": "{context_tokens}",
         "PROMPT_FILE": "{prompt_file}",
     },
-    pip=("openai-codex-cli-bin==0.163.0",),
+    pip=pins("codex"),
     python=((3, 10), (4, 0)),
 )

@@ -17,7 +17,9 @@ MOUNT_PATH = "/agent"
 
 @dataclass(frozen=True)
 class Agent:
-    """`pip` lists every package of its Python environment with an exact version.
+    """`pip` lists every package of its Python environment with an exact version, as lines of a requirements file.
+
+    If all have a `--hash`, only files with these hashes are installed.
 
     `command` is a bash script that runs in the workspace. `env` may contain the placeholders of agent_command. `python`
     is the range of interpreter versions: from the first, below the second.
@@ -50,6 +52,7 @@ class AgentProgram:
 
 
 def pins(name: str) -> tuple[str, ...]:
-    """The packages in a file of pins/, one per line."""
+    """The packages in a file of pins/, one per line, with their hashes."""
     text = resources.files("hermes_rl.agent.harnesses").joinpath("pins", f"{name}.txt").read_text()
-    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+    lines = text.replace("\\\n", " ").splitlines()
+    return tuple(" ".join(line.split()) for line in lines if line and not line.startswith("#"))

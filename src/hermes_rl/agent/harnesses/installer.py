@@ -23,6 +23,7 @@ from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import acquire_within
 from hermes_rl.core.paths import images_home
+from hermes_rl.core.pip_hashes import ADVICE, mismatch
 
 ProgressCallback = Callable[[int, str], object]
 """Receives the number of finished STEPS and the current activity, twice a second."""
@@ -118,9 +119,15 @@ def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, l
             last = packages[-1].rpartition("/")[2] if packages else ""
             report(1, f"fetching {len(packages)} of {len(agent.pip)} {last}".strip())
 
+    hashed = bool(agent.pip) and all("--hash=" in package for package in agent.pip)
+    requirements = partial_folder / "requirements.txt"
+    requirements.write_text("".join(f"{package}\n" for package in agent.pip))
+    command += ["--no-deps", *(["--require-hashes"] if hashed else []), "-r", str(requirements)]
     try:
-        _run([*command, "--no-deps", *agent.pip], "installing its packages", lock, report_output)
+        _run(command, "installing its packages", lock, report_output)
     except ConfigError as error:
+        if str(error).endswith(ADVICE):
+            raise
         raise ConfigError(
             f"{error}\nThe packages come from the index that pip is set to (`pip config list`). Check that this "
             f"machine reaches it, then run `hermes-rl agent install {agent.name}` again"
@@ -175,7 +182,9 @@ def _run(command: Sequence[str], what: str, lock: int, report_output: Callable[[
             raise
         text = _read_output(output.fileno())
         if child.returncode != 0:
-            raise ConfigError(f"{what} failed with {child.returncode}: {text.strip()[-_OUTPUT_TAIL:]}")
+            raise ConfigError(
+                mismatch(text) or f"{what} failed with {child.returncode}: {text.strip()[-_OUTPUT_TAIL:]}"
+            )
         report_output(text)
 
 

@@ -8,7 +8,7 @@ effective size is at least the number of items and at most the number of samples
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
 from hermes_rl.core.errors import ConfigError
@@ -23,6 +23,11 @@ DF_FRACTION = 0.75
 _UNSEEN_ITEMS = 0.5
 # With fewer items, they look alike by chance too often to give credit for repeated samples.
 _MIN_ITEMS = 10
+# A mean this close to an end of the range, relative to its width, is at that end: one score of 1e-17 among zeros says
+# no more about the other items than a zero does.
+_AT_END = 1e-9
+# Fourth powers of scores outside these limits overflow or vanish.
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,23 @@ def mean_interval(
     if not all(map(math.isfinite, flat)):
         raise ValueError("non-finite score; filter such rollouts out first")
     known = known_bounds(flat, bounds)
+    unit = max(map(abs, known or (min(flat), max(flat))))
+    if unit == 0 or _SMALLEST <= unit <= _LARGEST:
+        return _interval(items, known, level)
+    found = _interval(
+        [[score / unit for score in item] for item in items], known and (known[0] / unit, known[1] / unit), level
+    )
+    return replace(
+        found,
+        estimate=found.estimate * unit,
+        low=found.low * unit,
+        high=found.high * unit,
+        standard_error=found.standard_error * unit,
+    )
+
+
+def _interval(items: Sequence[Sequence[float]], known: Bounds | None, level: float) -> Interval:
+    flat = list(itertools.chain.from_iterable(items))
     moments = Moments.of([fmean(item) for item in items])
     samples = len(items) ** 2 / math.fsum(1 / len(item) for item in items)
     binary = known is not None and all(score in known for score in flat)
@@ -156,7 +178,7 @@ def _effective_size(moments: Moments, level: float, df_fraction: float) -> float
     unseen item at the largest distance from the mean.
     """
     count, max_variance = moments.count, moments.mean * (1 - moments.mean)
-    if count < _MIN_ITEMS or max_variance == 0:
+    if count < _MIN_ITEMS or max_variance < _AT_END:
         return count
     concentration = moments.fourths / moments.squares**2 if moments.squares > 0 else 1.0
     degrees = count - 1.0

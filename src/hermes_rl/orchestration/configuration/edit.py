@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.configuration import introspect
 from hermes_rl.orchestration.configuration.checks import EXPECTED, ConfigProblem, find_problems, model_problem
@@ -110,8 +109,8 @@ def _structure(expected: type, given: Any) -> Any:
         if expected is list and not given.lstrip().startswith("["):
             return [part.strip() for part in given.split(",") if part.strip()] if not _is_null(given) else _INVALID
         try:
-            value = yaml.safe_load(given)
-        except yaml.YAMLError:
+            value = yaml_text.loads(given)
+        except yaml_text.BadYamlError:
             return _INVALID
     if expected is list and isinstance(value, tuple):
         value = list(value)

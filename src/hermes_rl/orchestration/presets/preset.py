@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
 from hermes_rl.inference.config import APIServerConfig
@@ -120,8 +120,8 @@ def _read(name: str, path: Path) -> Preset:
 @lru_cache(maxsize=32)
 def _parse_preset(name: str, path: Path, text: str) -> Preset:
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        data = yaml_text.loads(text)
+    except yaml_text.BadYamlError as error:
         raise ConfigError(f"the preset {path} is not valid YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"the preset {path} must be a mapping with description, needs, locked and defaults")

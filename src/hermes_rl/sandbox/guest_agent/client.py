@@ -30,6 +30,9 @@ AGENT_ID = 1000
 
 _HEADER = struct.Struct("!cII")
 _EXIT_STATUS = struct.Struct("!II")
+_COUNT = struct.Struct("!I")
+# A guest agent sends at most 64 KiB at once.
+_MAX_FRAME = 1024 * 1024
 # Input in flight to a command that does not read it: more would only fill the guest agent's memory.
 _WINDOW = 1024 * 1024
 _CHUNK = 64 * 1024
@@ -119,15 +122,24 @@ class GuestAgentClient:
 
     def feed(self, data: bytes) -> None:
         """Handle bytes from the guest agent, in chunks of any size."""
+        if self._lost is not None:
+            return
         self._received += data
         while len(self._received) >= _HEADER.size:
             kind, number, length = _HEADER.unpack_from(self._received)
+            if length > _MAX_FRAME:
+                self.mark_lost(f"the sandbox announced {length} bytes at once; its connection is corrupt")
+                return
             end = _HEADER.size + length
             if len(self._received) < end:
                 return
             payload = bytes(self._received[_HEADER.size : end])
             del self._received[:end]
-            self._handle_frame(kind, number, payload)
+            try:
+                self._handle_frame(kind, number, payload)
+            except struct.error:
+                self.mark_lost(f"the sandbox sent {len(payload)} bytes as {kind!r}; its connection is corrupt")
+                return
 
     def mark_lost(self, reason: str, cause: str = "died") -> None:
         """The connection ended: fail everything that waits for a reply."""
@@ -379,7 +391,7 @@ def _handle_command_frame(running: _RunningCommand, kind: bytes, payload: bytes)
     elif kind == b"e":
         running.stderr += payload
     elif kind == b"w":
-        running.in_flight -= int.from_bytes(payload)
+        running.in_flight -= _COUNT.unpack(payload)[0]
         running.room.set()
     elif kind == b"x":
         code, truncated = _EXIT_STATUS.unpack(payload)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from hermes_rl.core import yaml_text
 from hermes_rl.training.weights.adapter import Adapter
 from hermes_rl.training.weights.model_folder import ModelFolder
 from hermes_rl.training.weights.run_metadata import RunMetadata
@@ -114,8 +115,8 @@ def _licence(base: ModelFolder | None) -> str | None:
         return None
     try:
         text = (base.path / "README.md").read_text(errors="replace")
-        front = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else None
-    except (OSError, IndexError, yaml.YAMLError):
+        front = yaml_text.loads(text.split("---")[1]) if text.startswith("---") else None
+    except (OSError, IndexError, yaml_text.BadYamlError):
         return None
     licence = front.get("license") if isinstance(front, Mapping) else None
     return str(licence) if licence else None

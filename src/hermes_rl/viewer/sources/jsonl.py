@@ -128,8 +128,8 @@ def _sample_entry(
 def version_range(record: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """The lowest and highest policy version that sampled the rollout."""
     sequences = (lenient_json.as_mapping(value) for value in lenient_json.as_list(record.get("sequences")))
-    found = {version for sequence in sequences for version in lenient_json.as_list(sequence.get("versions"))}
-    known = [number for version in found if (number := lenient_json.as_int(version)) is not None]
+    found = (lenient_json.as_int(version) for own in sequences for version in lenient_json.as_list(own.get("versions")))
+    known = {number for number in found if number is not None}
     return min(known, default=None), max(known, default=None)
 
 

@@ -1,8 +1,10 @@
 import fcntl
+import hashlib
 import re
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,10 +39,44 @@ def quiet(_done: int, _line: str) -> None:
     pass
 
 
-def test_the_pins_name_versions_and_no_address() -> None:
-    lines = [line for line in PINS.read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9.!]+", line) for line in lines)
-    assert "skyrl==0.3.0" in lines
+def test_the_pins_name_versions_and_hashes_and_no_address() -> None:
+    text = PINS.read_text().replace(" \\\n", "")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9.!]+(    --hash=sha256:[0-9a-f]{64})+", line) for line in lines
+    )
+    assert "skyrl==0.3.0" in [line.split()[0] for line in lines]
+
+
+def wheel(folder: Path) -> Path:
+    """The smallest package, as an index would have it."""
+    path = folder / "skyrl-0.3.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        about = "skyrl-0.3.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: skyrl\nVersion: 0.3.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_only_a_file_with_the_recorded_hash_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    digest = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
+    pins = tmp_path / "pins.txt"
+    pins.write_text(f"skyrl==0.3.0 --hash=sha256:{digest if right else '0' * 64}\n")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(virtualenv, "PINS", pins)
+    monkeypatch.setattr(virtualenv, "CHECK_IMPORTS", "from importlib.metadata import version; print(version('skyrl'))")
+    if right:
+        assert (managed_environment(quiet).home / "complete").exists()
+        return
+    message = rf"skyrl==0\.3\.0 \(sha256 {digest}\) is not the file that this version of hermes-rl was tested with"
+    with pytest.raises(VenvInstallError, match=message):
+        managed_environment(quiet)
+    assert virtualenv.needs_install()
 
 
 def test_it_is_known_that_none_is_made_until_one_is(commands: list[list[str]]) -> None:

@@ -1,7 +1,7 @@
 """The virtual environment that SkyRL runs in, keyed by its pins and installed on first use.
 
 Always true: an environment is used only after its installation finished; one process installs while others wait; it
-shares no package with the environment of hermes-rl.
+shares no package with the environment of hermes-rl; every file installed has the hash that its pin names.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from pathlib import Path
 from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import acquire_within
+from hermes_rl.core.pip_hashes import mismatch
 from hermes_rl.core.private_files import private_folder
 from hermes_rl.training.engines.skyrl.paths import ENVIRONMENT_PREFIX, engines_home
 
@@ -117,7 +118,7 @@ def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
     progress(0, "create a virtual environment")
     _run(python_command("-m", "venv", str(environment.home), python=python, isolated=True))
     progress(1, "install SkyRL, JAX and their dependencies, about two minutes")
-    _run([*pip, "--no-deps", "-r", str(PINS)])
+    _run([*pip, "--no-deps", "--require-hashes", "-r", str(PINS)])
     progress(2, "check the installation")
     if problem := _check(environment, CHECK_IMPORTS):
         raise VenvInstallError(f"{environment.home} was installed but cannot run SkyRL: {problem}")
@@ -137,7 +138,8 @@ def _run(command: list[str]) -> None:
     done = _run_process(command, INSTALL_DEADLINE_S)
     if done.returncode != 0:
         raise VenvInstallError(
-            f"`{' '.join(command)}` failed with exit status {done.returncode}; run the same command to retry:\n"
+            mismatch(done.stderr)
+            or f"`{' '.join(command)}` failed with exit status {done.returncode}; run the same command to retry:\n"
             f"{done.stderr.strip()[-2000:]}"
         )
 

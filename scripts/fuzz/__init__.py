@@ -1,0 +1,1 @@
+"""Fuzzes every surface that takes bytes from outside: `python -m scripts.fuzz [SURFACE…] --minutes N`."""

@@ -469,7 +469,7 @@ async def public_host() -> AsyncIterator[ToolHost]:
 async def test_chromium_without_its_own_sandbox_is_warned_of_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(chromium_module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     others = browsers_of(os.getpid())
     async with hosting() as host:
         for pid in browsers_of(os.getpid()) - others:

@@ -54,7 +54,7 @@ PIECES = (
     b"\x7f" * 8,
     b"\x80" * 8,
 )
-SCALARS = (
+SCALARS: tuple[Any, ...] = (
     None,
     True,
     False,

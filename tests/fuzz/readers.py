@@ -210,11 +210,12 @@ def read_request(data: bytes) -> None:
 def read_answer(data: bytes) -> None:
     body = fast_json.loads(data)
     asked = SamplingRequest(n=1, max_tokens=8)
-    for read in (
+    readers: list[Callable[[], object]] = [
         lambda: ChatCompletion.parse(body, "the endpoint"),
         *(partial(route.answer, body, PROMPT, asked) for engine in (VLLM, SGLANG) for route in engine.routes),
         lambda: _extract_answer(data),
-    ):
+    ]
+    for read in readers:
         try:
             read()
         except (EndpointError, ValueError):

@@ -30,14 +30,16 @@ def _post(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(path: str, **query: dict[str, Any]) -> dict[str, Any]:
-    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "query", "schema": schema} for name, schema in query.items()
+    ]
     for name, values in (
         ("source", ["groups", "evaluation", "x"]),
         ("group", ["1", "2", "99", "-1", "x"]),
         ("rollout", ["1-0", "2-1", "9-9", "x"]),
     ):
         if f"{{{name}}}" in path:
-            schema = {"anyOf": [{"enum": values}, {"type": "string", "minLength": 1}]}
+            schema: dict[str, Any] = {"anyOf": [{"enum": values}, {"type": "string", "minLength": 1}]}
             parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     return {"get": {"parameters": parameters, "responses": {"200": {"description": "answered"}}}}
 

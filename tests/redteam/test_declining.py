@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -43,7 +43,7 @@ class AnswerEnv(HermesAgentBaseEnv):
         )
 
     async def compute_reward(self, item: dict[str, str], result: AgentResult, ctx: ToolContext) -> float | Reward:
-        return judges.every_recipe(ctx)
+        return judges.every_recipe(cast("judges.Context", ctx))
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,12 @@ PLACES = {
 
 
 async def played(reply: Any, place: Place, config: Mapping[str, Any]) -> Rollout:
-    limits = {"worker_timeout": 240, "rollout_deadline": 12, "terminal_timeout": 600, "rollout_retries": 1}
+    limits: dict[str, Any] = {
+        "worker_timeout": 240,
+        "rollout_deadline": 12,
+        "terminal_timeout": 600,
+        "rollout_retries": 1,
+    }
     async with ScriptedModel(reply) as model, opened(place.environment, model, **limits, **config) as env:
         (rollout,) = (await run_group(env, ITEM, size=1, split="eval")).rollouts
     return rollout

@@ -79,9 +79,9 @@ def test_a_tool_result_after_a_sampled_turn_is_text_and_passes_the_check(setting
     for words in (text, "x"):
         recorder, wire = Recorder(chat_format), WireLog()
         messages: list[Message] = [{"role": "user", "content": words}]
+        answer = sampled(chat_format, setting.family)
         for _ in range(2):
             prompt = recorder.prepare(messages, tools("x"))
-            answer = sampled(chat_format, setting.family)
             wire.note(prompt.ids, EngineAnswer((answer,)))
             (reply,) = recorder.record(prompt, [answer], Sampling(1.0))
             messages.append(assistant_message(reply))

@@ -163,19 +163,20 @@ class ExternalAgent:
             context_tokens=limits.context_tokens,
             origin=self._session.started_at,
         )
-        end: ProgramEnd | None = None
+        ended: tuple[ProgramEnd, PortForward] | None = None
         async with self._gateway.keys.open(rollout) as gateway_key:
             try:
-                end, forward = await self._run_program(sandbox, gateway_key, messages)
+                ended = await self._run_program(sandbox, gateway_key, messages)
             except SandboxError as error:
                 if not rollout.answered or not await self._session.charge(error):
                     raise
             finally:
                 # Before the key is revoked, which cancels calls in flight: that must not be recorded as their outcome.
                 self._record_transcript(rollout)
-        if end is None:
+        if ended is None:
             self.result.stop_reason = StopReason.CRASHED
             return self.result
+        end, forward = ended
         self.result.program = end
         self.result.stop_reason = stop_reason(rollout, end, forward.unreachable)
         self.result.finished_naturally = self.result.stop_reason is StopReason.NATURAL

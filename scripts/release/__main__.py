@@ -6,7 +6,8 @@
     python -m scripts.release --extras all --out dist --json release.json
 
 One environment at a time, each removed before the next. What each extra is for is really done, by the programs in
-`scripts/release/smoke`. Exit status 1 when anything failed. `--out` keeps the two files, and is for a clean checkout.
+`scripts/release/smoke`. Exit status 1 when anything failed. `--out` keeps the two files and the bill of materials, and
+is for a clean checkout. With extras or `--out`, a database of vulnerabilities is asked; NO DATA: none answered.
 """
 
 import argparse
@@ -19,10 +20,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from scripts.release.audit import try_audit
 from scripts.release.building import ROOT, Built, ReleaseError, build, sha256
 from scripts.release.metadata import problems
 from scripts.release.null_model import null_model
-from scripts.release.trials import EXTRAS, Trial, same_files, try_core, try_extra, try_twine
+from scripts.release.sbom import write_sbom
+from scripts.release.trials import EXTRAS, Trial, same_files, try_core, try_extra, try_sbom, try_twine
 
 
 def main() -> int:
@@ -35,13 +38,16 @@ def main() -> int:
             built = build(work)
             wrong = problems(built.sdist, built.wheel, ROOT)
             trials = []
-            for trial in _trials(built, arguments.extras, work, model):
+            whole = bool(arguments.extras or arguments.out)
+            sbom = write_sbom(built, work) if whole else None
+            for trial in _trials(built, sbom, arguments.extras, work, model):
                 trials.append(trial)
                 _say(f"{trial.name}: {trial.problem or trial.outcome}; {time.monotonic() - started:.0f} s so far")
-            files = [_described(built.wheel), _described(built.sdist)]
+            kept = [built.sdist, built.wheel, *([sbom] if sbom else [])]
+            files = [_described(path) for path in kept]
             report = _report(built, files, trials, wrong, time.monotonic() - started)
             if arguments.out is not None:
-                _keep(built, arguments.out, allow_changed=arguments.changed)
+                _keep(built, kept, arguments.out, allow_changed=arguments.changed)
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -75,12 +81,16 @@ def _figure(value: float | None, places: int = 0) -> str:
     return "–" if value is None else f"{value:.{places}f}"
 
 
-def _trials(built: Built, extras: list[str], work: Path, model: str) -> Iterator[Trial]:
+def _trials(built: Built, sbom: Path | None, extras: list[str], work: Path, model: str) -> Iterator[Trial]:
     found: dict[str, dict[str, str]] = {}
     for name, path in (("wheel", built.wheel), ("sdist", built.sdist)):
         _say(f"{name}: installing")
         yield try_core(name, path, work, model, found)
     yield same_files(found)
+    if sbom is not None:
+        _say("bill of materials: validating it, and asking for vulnerabilities")
+        yield try_sbom(sbom, work)
+        yield try_audit(sbom, work)
     if extras:
         _say("twine: checking")
         yield try_twine(built, work)
@@ -109,22 +119,22 @@ def _report(
     }
 
 
-def _keep(built: Built, out: Path, *, allow_changed: bool) -> None:
+def _keep(built: Built, kept: list[Path], out: Path, *, allow_changed: bool) -> None:
     if built.changed and not allow_changed:
         raise ReleaseError(
             f"{built.changed} files are not as commit {built.commit[:12]} has them, so nothing was kept in {out}; "
             "commit or remove them (`git status`), or pass --changed for files that are no release"
         )
     out.mkdir(parents=True, exist_ok=True)
-    for path in (built.sdist, built.wheel):
+    for path in kept:
         shutil.copy2(path, out)
-    _say(f"kept in {out}: {built.sdist.name}, {built.wheel.name}")
+    _say(f"kept in {out}: {', '.join(path.name for path in kept)}")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--extras", type=_extras, default=[], metavar="all|NAME,…", help="extras to try as well")
-    parser.add_argument("--out", type=Path, help="keep the two files in this folder")
+    parser.add_argument("--out", type=Path, help="keep the files in this folder")
     parser.add_argument("--changed", action="store_true", help="with --out: keep them though the checkout is not clean")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser.parse_args()

@@ -27,6 +27,8 @@ class Built:
     commit: str
     changed: int
     """Files that are not as the commit has them."""
+    epoch: int
+    """When it was committed."""
 
 
 def build(work: Path, root: Path = ROOT) -> Built:
@@ -40,7 +42,7 @@ def build(work: Path, root: Path = ROOT) -> Built:
     wheel = _hatchling("wheel", unpacked, out, epoch)
     same(sdist, _hatchling("sdist", unpacked, work / "again", epoch))
     same(wheel, _hatchling("wheel", root, work / "again", epoch))
-    return Built(sdist, wheel, commit, len(changed))
+    return Built(sdist, wheel, commit, len(changed), int(epoch))
 
 
 def same(one: Path, other: Path) -> None:

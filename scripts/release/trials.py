@@ -18,6 +18,13 @@ from scripts.release.surroundings import Missing, surroundings
 
 PROGRAMS = Path(__file__).with_name("smoke")
 SMOKE_S = 600.0
+VALIDATE = """
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read())
+sys.exit(repr(wrong) if wrong else 0)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,18 @@ def try_twine(built: Built, place: Path) -> Trial:
             )
     except ReleaseError as error:
         return Trial("twine (not ours)", "FAILED", problem=str(error))
+
+
+def try_sbom(sbom: Path, place: Path) -> Trial:
+    """CycloneDX's own library validates the bill of materials against its schema."""
+    try:
+        with fresh("sbom", place) as environment:
+            seconds = install(environment, "cyclonedx-python-lib[json-validation]", pins=None)
+            environment.run("-c", VALIDATE, sbom)
+            count = len(json.loads(sbom.read_text())["components"])
+            return Trial("SBOM (CycloneDX)", f"valid, {count} packages, the same bytes twice", install_s=seconds)
+    except ReleaseError as error:
+        return Trial("SBOM (CycloneDX)", "FAILED", problem=str(error))
 
 
 def _part(environment: Fresh, extra: str, model: str) -> str:

@@ -1,5 +1,6 @@
 """A policy cannot decline its score: whatever it breaks, its rollout is scored as a failure, at the first try."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -76,13 +77,14 @@ class Place:
 
 
 BUBBLEWRAP = Place("bubblewrap")
-PLACES = {
-    "bubblewrap": BUBBLEWRAP,
+CONTAINERS = {
     "docker": Place("docker", server="docker_daemon"),
     "docker, policy as root": Place("docker", RootEnv, "docker_daemon"),
     "podman": Place("podman", server="podman_service"),
     "podman, policy as root": Place("podman", RootEnv, "podman_service"),
 }
+# They wait for their deadline more than they compute.
+AT_ONCE = 4
 
 
 async def played(reply: Any, place: Place, config: Mapping[str, Any]) -> Rollout:
@@ -104,32 +106,49 @@ def honest(request: dict[str, Any]) -> Calls | Text:
     return shell(f"{solve}; echo '{judges.ANSWER}' | tee answer.txt > out/answer.txt")
 
 
-def in_places(*, gate: bool) -> Iterator[Any]:
-    for name, place in PLACES.items():
-        yield pytest.param(place, id=name, marks=() if gate and place is BUBBLEWRAP else (pytest.mark.long,))
-
-
 def tried() -> Iterator[Any]:
     for decline in DECLINES:
-        for place in in_places(gate=decline.gate):
-            yield pytest.param(decline, *place.values, id=f"{decline.name} on {place.id}", marks=place.marks)
+        yield pytest.param(decline, id=decline.name, marks=() if decline.gate else (pytest.mark.long,))
 
 
-@pytest.mark.parametrize("place", list(in_places(gate=True)))
-async def test_honest_work_passes(place: Place, request: pytest.FixtureRequest) -> None:
-    rollout = await played(honest, place, place.config(request))
+def problem(decline: Decline, rollout: Rollout) -> str | None:
+    """None if the rollout was scored as a failure at the first try, and the model was told why."""
+    if (rollout.score, rollout.failure) != (0.0, None):
+        return f"score {rollout.score}, {rollout.failure}"
+    if "earlier_failures" in rollout.metadata:
+        return f"retried after {rollout.metadata['earlier_failures']}"
+    if decline.tells is not None and not any(decline.tells in (use.error or "") for use in rollout.tool_uses):
+        return f"{decline.tells!r} is in no tool result: {rollout.tool_uses}"
+    return None
+
+
+async def test_honest_work_passes(request: pytest.FixtureRequest) -> None:
+    rollout = await played(honest, BUBBLEWRAP, BUBBLEWRAP.config(request))
     assert (rollout.score, rollout.failure) == (1.0, None)
 
 
-@pytest.mark.parametrize(("decline", "place"), list(tried()))
-async def test_it_is_scored_as_a_failure_at_the_first_try(
-    decline: Decline, place: Place, request: pytest.FixtureRequest
+@pytest.mark.parametrize("decline", list(tried()))
+async def test_it_is_scored_as_a_failure_at_the_first_try(decline: Decline, request: pytest.FixtureRequest) -> None:
+    assert problem(decline, await played(script(decline), BUBBLEWRAP, BUBBLEWRAP.config(request))) is None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", CONTAINERS)
+async def test_in_containers_honest_work_passes_and_every_way_is_scored(
+    name: str, request: pytest.FixtureRequest
 ) -> None:
-    rollout = await played(script(decline), place, place.config(request))
-    assert (rollout.score, rollout.failure) == (0.0, None)
-    assert "earlier_failures" not in rollout.metadata
-    if decline.tells is not None:
-        assert any(decline.tells in (use.error or "") for use in rollout.tool_uses), rollout.tool_uses
+    place = CONTAINERS[name]
+    config, slots = place.config(request), asyncio.Semaphore(AT_ONCE)
+
+    async def rollout_of(reply: Any) -> Rollout:
+        async with slots:
+            return await played(reply, place, config)
+
+    passed, *failed = await asyncio.gather(rollout_of(honest), *(rollout_of(script(decline)) for decline in DECLINES))
+    assert (passed.score, passed.failure) == (1.0, None)
+    problems = {decline.name: problem(decline, rollout) for decline, rollout in zip(DECLINES, failed, strict=True)}
+    assert {name: found for name, found in problems.items() if found} == {}
 
 
 def test_the_family_is_large() -> None:

@@ -75,6 +75,7 @@ def sampled(chat_format: ChatFormat, family: str) -> Sampled:
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_a_tool_result_after_a_sampled_turn_is_text_and_passes_the_check(setting: Setting) -> None:
     chat_format, text = format_of(setting), hostile(setting.family)
+    answer = sampled(chat_format, setting.family)
     found = []
     for words in (text, "x"):
         recorder, wire = Recorder(chat_format), WireLog()

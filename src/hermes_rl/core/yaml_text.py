@@ -1,8 +1,8 @@
 """Parses YAML: a value of plain types, or BadYamlError, whatever the text.
 
-PyYAML also raises errors of other kinds: ValueError for a date such as 2026-13-45 or a number of 5,000 digits,
-RecursionError for deep nesting, KeyError for `!!bool x`. Aliases are references there, so nine lines may stand for a
-billion elements, or for a list that contains itself; both are refused.
+PyYAML also raises errors of other kinds: ValueError for a date such as 2026-13-45 or a number of 5,000 digits, KeyError
+for `!!bool x`, RecursionError for deep nesting, after seconds. Aliases are references there, so nine lines may stand
+for a billion elements, or for a list that contains itself; both are refused.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 MAX_ELEMENTS = 1_000_000
+MAX_DEPTH = 100
 
 
 class BadYamlError(ValueError):
@@ -21,8 +22,19 @@ def loads(text: bytes | str) -> Any:
     # Imported here: the help of most commands does not need it.
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise BadYamlError("nested too deeply")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
     try:
-        loader = yaml.SafeLoader(text.decode() if isinstance(text, bytes) else text)
+        loader = Loader(text.decode() if isinstance(text, bytes) else text)
         try:
             node = loader.get_single_node()
             if node is None:

@@ -429,12 +429,10 @@ def container_body(spec: SandboxSpec, image: _Image, engine: str, runtime: str) 
         **{volume: _tmpfs(engine, disk, "mode=0755") for volume in image.volumes if volume != WORKSPACE},
     }
     host["ReadonlyRootfs"] = not spec.writable_root
-    host["Mounts"] = []
-    for target, folder in spec.folders.items():
-        host["Mounts"] += [{"Type": "bind", "Source": str(folder.resolve()), "Target": target, "ReadOnly": True}]
-        for cover in covers(folder, target, hidden_paths(spec.hidden)):
-            empty = {"Type": "tmpfs"} if cover.folder else {"Type": "bind", "Source": os.devnull}
-            host["Mounts"] += [{**empty, "Target": cover.target, "ReadOnly": True}]
+    host["Mounts"] = [
+        {"Type": "bind", "Source": str(folder.resolve()), "Target": target, "ReadOnly": True}
+        for target, folder in spec.folders.items()
+    ]
     if limits.memory_mb is not None:
         # Files on a tmpfs count as memory too.
         extra = sum(_SMALL_MB if path == "/run" else disk for path in host["Tmpfs"]) + _SMALL_MB
@@ -445,6 +443,13 @@ def container_body(spec: SandboxSpec, image: _Image, engine: str, runtime: str) 
     # gVisor does not survive a limit on its own threads; the guest agent sets one inside.
     if limits.processes is not None and not is_gvisor(runtime):
         host["PidsLimit"] = limits.processes
+    # After the memory limit, which counts each writable tmpfs.
+    for target, folder in spec.folders.items():
+        for cover in covers(folder, target, hidden_paths(spec.hidden)):
+            if cover.folder:
+                host["Tmpfs"][cover.target] = _tmpfs(engine, 1, "mode=0555").replace("rw,", "ro,", 1)
+            else:
+                host["Mounts"] += [{"Type": "bind", "Source": os.devnull, "Target": cover.target, "ReadOnly": True}]
     return body
 
 

@@ -77,7 +77,16 @@ def _asked(environment: Fresh, sbom: Path, service: str) -> Audited:
     listed = environment.work / "requirements.txt"
     listed.write_text("".join(f"{one['name']}=={one['version']}\n" for one in components))
     report = environment.work / f"{service}.json"
-    words = ["-m", "pip_audit", "--requirement", listed, "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+    words: list[str | Path] = [
+        "-m",
+        "pip_audit",
+        "--requirement",
+        listed,
+        "--no-deps",
+        "--disable-pip",
+        "--progress-spinner",
+        "off",
+    ]
     words += ["--vulnerability-service", service, "--format", "json", "--output", report]
     try:
         environment.run(*words, deadline=DEADLINE_S)

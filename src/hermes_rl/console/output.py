@@ -7,8 +7,6 @@ All output of the commands goes through `echo`, `write_line`, `console` or `log_
 import logging
 import re
 
-import click
-
 # All but newline and tab, 7- and 8-bit; marks that change the direction of text; surrogates, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -20,6 +18,9 @@ def visible(text: str) -> str:
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True, bold: bool = False) -> None:
     """Print text or JSON to standard output or standard error, with control characters visible."""
+    # Not above: `import hermes_rl` needs no command line.
+    import click
+
     shown = visible(text.decode(errors="replace") if isinstance(text, bytes) else str(text))
     click.echo(click.style(shown, bold=True) if bold else shown, err=err, nl=nl)  # noqa: TID251 (the one place)
 

@@ -55,17 +55,18 @@ def progress(
 @contextmanager
 def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
     """Call this on the event loop until the end of the block."""
+    loop = asyncio.get_running_loop()
+    next_call: list[asyncio.TimerHandle] = []
 
-    async def repeat() -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            call()
+    def repeat() -> None:
+        next_call[:] = [loop.call_later(seconds, repeat)]
+        call()
 
-    repeating = asyncio.create_task(repeat())
+    next_call.append(loop.call_later(seconds, repeat))
     try:
         yield
     finally:
-        repeating.cancel()
+        next_call[0].cancel()
 
 
 class _TerminalProgress:

@@ -61,7 +61,7 @@ async def test_a_group_is_judged_by_comparison_of_its_scored_rollouts() -> None:
     class Ranked(Quick):
         async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
             if result.final_response == "0":
-                raise JudgeError("refused", "no verdict")
+                raise JudgeError("endpoint", "no verdict")
             return float(result.final_response)
 
         async def compute_group_rewards(self, item: Any, results: Sequence[AgentResult]) -> list[float | Reward]:
@@ -74,7 +74,7 @@ async def test_a_group_is_judged_by_comparison_of_its_scored_rollouts() -> None:
     assert 0 in said and len(set(said)) > 2
     for word, rollout in zip(said, group.rollouts, strict=True):
         if word == 0:
-            assert str(rollout.failure) == "judge/refused"
+            assert str(rollout.failure) == "judge/endpoint"
         else:
             assert rollout.score == sum(0 < other < word for other in said)
             assert rollout.components == {"own": float(word)}

@@ -96,7 +96,7 @@ async def test_a_rollout_that_is_tried_again_plays_its_script_from_the_start() -
         async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
             calls.append(len(result.tool_calls))
             if len(calls) == 1:
-                raise SandboxError("died", "the sandbox died")
+                raise SandboxError("start", "the sandbox did not start")
             return 1.0
 
     async with opened(Flaky) as env:

@@ -94,7 +94,7 @@ def test_something_must_be_trained_on(laptop: Draft) -> None:
 
 def test_the_list_of_environments_is_a_field(pair: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     third = written(tmp_path, name="third")
-    monkeypatch.setattr(editing_module, "find_environment", {"third": third}.__getitem__)
+    monkeypatch.setattr(editing_module, "find_environment", lambda name, **_: {"third": third}[name])
     draft = edit_field(edit_field(pair, "other.level", 2), "environments", ["other", {"name": "third", "weight": 2}])
     run = build_run_file(draft)
     assert [(one.name, one.weight, one.env["level"]) for one in run.environments] == [("other", 3, 2), ("third", 2, 5)]

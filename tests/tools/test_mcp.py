@@ -276,7 +276,9 @@ async def test_a_program_that_hangs_and_ignores_the_call_to_leave_is_killed() ->
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_server_that_breaks_leaves_the_rollout_unscored_and_others_scored(transport: str, url: str) -> None:
+async def test_a_call_that_hangs_is_an_error_of_its_rollout_which_is_scored(transport: str, url: str) -> None:
+    """The policy chose the call's arguments, so a hang must not void its rollout."""
+
     def script(request: dict[str, Any]) -> Reply:
         if request["messages"][-1]["role"] == "tool":
             return Text("done")
@@ -288,7 +290,8 @@ async def test_a_server_that_breaks_leaves_the_rollout_unscored_and_others_score
             broken, whole = await asyncio.gather(
                 run_group(env, {"number": 1}, size=2), run_group(env, {"number": 2}, size=2)
             )
-    assert [str(rollout.failure) for rollout in broken.rollouts] == ["tool/hang", "tool/hang"]
+    assert [rollout.failure for rollout in broken.rollouts] == [None, None]
+    assert broken.scores == [0.0, 0.0]
     assert whole.scores == [0.0, 0.0]
 
 

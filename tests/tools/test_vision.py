@@ -284,15 +284,18 @@ async def test_an_agent_looks_at_the_image_it_made() -> None:
     assert seeing.requests == 3  # two rollouts, and the question before the first
 
 
-async def test_an_endpoint_that_breaks_leaves_the_rollout_unscored() -> None:
+async def test_a_call_that_the_endpoint_fails_is_a_tool_error_and_the_rollout_is_scored() -> None:
+    """The policy chose the image, so a 500 must not void its rollout."""
     call = ("vision_analyze", json.dumps({"path": "seen.png", "question": "?"}))
     make = ("terminal", json.dumps({"command": f"echo {base64.b64encode(PNG).decode()} | base64 -d > seen.png"}))
     async with (
         ScriptedModel(in_order(Text("grey"), then=Status(500))) as seeing,
-        ScriptedModel(in_order(Calls([make]), then=Calls([call]))) as model,
+        ScriptedModel(in_order(Calls([make]), Calls([call]), then=Text("done"))) as model,
     ):
         settings = {"vision": {"base_url": seeing.base_url, "model_name": "eyes", "max_retries": 0}}
         async with opened(VisionEnv, model, tool_settings=settings, rollout_retries=0) as env:
             group = await run_group(env, {"number": 7}, size=1)
-    assert [str(rollout.failure) for rollout in group.rollouts] == ["tool/http_500"]
-    assert not group.scored
+    assert group.rollouts[0].failure is None
+    assert group.scores == [0.0]
+    result = [message for message in group.rollouts[0].messages if message["role"] == "tool"][-1]
+    assert "error" in json.loads(result["content"])

@@ -1,6 +1,6 @@
 """Adds to each pin of a requirements file the hashes of its files, from the index that pip is set to.
 
-    python -m scripts.hashes FILE…            write the hashes of every pin anew
+    python -m scripts.hashes FILE…            write the hashes of every pin
     python -m scripts.hashes --check FILE…    exit status 1 if a pin has none, or a line names an address
 
 With hashes, pip installs nothing but these files: `--require-hashes` is implied. A file has the wheels for CPython 3.11

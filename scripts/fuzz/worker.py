@@ -1,7 +1,7 @@
 """Fuzzes one surface for some seconds, in a process that a hostile input may end.
 
-The input under execution is in the file `input` before it is executed, so that whoever started this process can keep
-one that ends it. One JSON object on standard output has the results.
+Each input is written to the file `input` before it is executed, so that the parent process can keep one that kills
+this process. One JSON object on standard output has the results.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """What stands on the other side of an extra: a real server where one can be started here, its contract server else.
 
 Always true: each is on loopback, started for one trial and gone after it. One that cannot be started here is a
-`Missing` with its reason, which the table shows; it is never passed over in silence.
+`Missing` with its reason, and the table shows it.
 """
 
 import asyncio

@@ -193,7 +193,7 @@ class _Closable:
 
 
 class _Loop:
-    """Its time moves when it is told to."""
+    """An event loop whose clock the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

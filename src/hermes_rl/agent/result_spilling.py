@@ -54,7 +54,7 @@ async def fit_to_budget(
     sizes = [(result.tool, len(result.outcome.text)) for result in results]
     for index in choose_spilled(sizes, spent, budget):
         outcome = results[index].outcome
-        # What was read from a file is not written to another: the model is told to read less at a time.
+        # The text of a file is not written to another file; the preview asks the model to read less at a time.
         readable = session is not None and bool(tools & READERS) and results[index].tool != "read_file"
         path = await _write_result(session, f"{turn}-{index}", outcome.text) if readable and session else None
         shown[index] = ToolOutcome(_preview(outcome.text, budget.preview, path), outcome.error)

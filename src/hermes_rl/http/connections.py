@@ -52,7 +52,7 @@ NEXT_STEPS = {
     CloseReason.FULL: "raise `ulimit -Hn`, or run several servers",
     CloseReason.CLIENT_FULL: "let that client reuse its connections",
 }
-# What the client is told; an idle connection is closed without a word.
+# The response before the connection closes. An idle connection gets none.
 RESPONSES = {
     CloseReason.SLOW_HEAD: (408, Problem(kind="too_slow", message="the request head did not arrive in time")),
     CloseReason.SLOW_BODY: (408, Problem(kind="too_slow", message="the request body arrives too slowly")),

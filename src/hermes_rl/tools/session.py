@@ -254,7 +254,7 @@ class ToolSession:
 
 
 def _describe(tool: str, error: Exception, *, stopped: bool) -> str:
-    """What the model is told of a call that failed."""
+    """The error message that the model gets for a failed call."""
     if stopped:
         return f"{tool} was stopped: the time for this task is over"
     return str(error) if isinstance(error, ToolUseError) else f"{tool} failed: {type(error).__name__}: {error}"

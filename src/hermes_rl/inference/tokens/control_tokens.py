@@ -124,7 +124,7 @@ class ControlTokens:
         return text
 
     def _stay_text(self, spellings: Iterable[str], control: frozenset[int]) -> bool:
-        """Whether cut spellings are encoded as text, and decode to themselves if there is no joint."""
+        """Whether cut spellings are encoded as text and, for a tokenizer without `joint`, decode to themselves."""
         tokenizer = self._tokenizer
         for text in spellings:
             ids = tokenizer.encode(text[0] + tokenizer.sentinel + text[1:], add_special_tokens=False)

@@ -110,10 +110,13 @@ async def test_one_sample_is_greedy_and_the_size_bounds_the_items(tmp_path: Path
     assert report["generation_parameters"]["temperature"] == 0.0
 
 
-async def test_several_samples_are_drawn_at_the_agents_temperature(tmp_path: Path) -> None:
+async def test_several_samples_are_drawn_at_the_agents_temperature(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report, model = await evaluated(passing(4, 2, 1, 0, 0), tmp_path, eval_samples=4, agent_temperature=0.7)
     assert {body["temperature"] for body in model.bodies} == {0.7}
-    assert report["generation_parameters"]["temperature"] == 0.7
+    assert report["generation_parameters"]["temperature"] == report["metrics"]["eval/temperature"] == 0.7
+    assert "sampled at temperature 0.7" in capsys.readouterr().err
     assert list(passes_by_item(report).values()) == [(4, 4), (2, 4), (1, 4), (0, 4), (0, 4)]
     metrics = report["metrics"]
     assert metrics["eval/mean_reward"] == pytest.approx(7 / 20)

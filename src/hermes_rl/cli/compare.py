@@ -84,8 +84,9 @@ def verdict(compared: "EvaluationComparison") -> "Text":
 
 
 def _name(side: "LoadedEvaluation") -> str:
-    temperature = "" if side.temperature is None else f", temperature {side.temperature:g}"
-    return f"{side.path}\n{side.model}, {side.samples} samples{temperature}"
+    from hermes_rl.evaluation.table import decoding_text
+
+    return f"{side.path}\n{side.model}, {side.samples} samples, {decoding_text(side.temperature)}"
 
 
 def _interval(interval: "Interval", *, signed: bool = False) -> str:

@@ -90,6 +90,7 @@ class EvaluationCounts:
             "eval/items": len(self.items),
             "eval/items_scored": len(self.scores) - self._unscored_items(),
             "eval/samples_per_item": self.samples,
+            "eval/temperature": self.temperature,
             "eval/rollouts": tally.rollouts,
             "eval/scored": len(tally.scores),
             "eval/model_failures": sum(self.model_failures.values()),

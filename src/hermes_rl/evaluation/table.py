@@ -27,7 +27,7 @@ COUNT_ROWS = {
 ROW_KINDS = (*COUNT_ROWS, "time_share", "stop_reason")
 ROW_METRICS = frozenset(
     f"eval/{name}"
-    for name in "items items_scored samples_per_item rollouts scored model_failures failures unscored_share "
+    for name in "items items_scored samples_per_item temperature rollouts scored model_failures failures unscored_share "
     "mean_reward "
     "standard_error tool_calls tool_errors tokens/prompt tokens/completion tokens/per_rollout cost seconds/wall "
     "seconds/rollout_mean seconds/rollout_median seconds/rollout_p95".split()
@@ -60,6 +60,13 @@ def evaluation_table(report: Mapping[str, Any], folder: Path) -> None:
     )
 
 
+def decoding_text(temperature: Any) -> str:
+    """Named, because a sampled pass rate rises by sharpening alone and a greedy one does not."""
+    if not isinstance(temperature, int | float):
+        return "temperature unknown"
+    return f"sampled at temperature {temperature:g}" if temperature else "greedy"
+
+
 def estimate_text(estimate: float, low: float | None, high: float | None) -> str:
     """0.62 [0.55, 0.69], with more digits for a narrow interval."""
     if low is None or high is None or not math.isfinite(high - low):
@@ -73,12 +80,8 @@ def _evaluation_rows(report: Mapping[str, Any]) -> Iterator[tuple["str | Text", 
 
     metrics = report["metrics"]
     samples = report["samples_per_item"]
-    temperature = report["generation_parameters"].get("temperature")
-    yield (
-        "items",
-        f"{metrics['eval/items']}, {samples} {'sample' if samples == 1 else 'samples'} each"
-        + (f", temperature {temperature:g}" if isinstance(temperature, int | float) else ""),
-    )
+    yield "items", f"{metrics['eval/items']}, {samples} {'sample' if samples == 1 else 'samples'} each"
+    yield "decoding", decoding_text(report["generation_parameters"].get("temperature"))
     if metrics["eval/mean_reward"] is None:
         yield "eval/mean_reward", styled(("no rollout was scored", "red"))
     for name in report["methods"]:

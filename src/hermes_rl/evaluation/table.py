@@ -27,10 +27,9 @@ COUNT_ROWS = {
 ROW_KINDS = (*COUNT_ROWS, "time_share", "stop_reason")
 ROW_METRICS = frozenset(
     f"eval/{name}"
-    for name in "items items_scored samples_per_item temperature rollouts scored model_failures failures unscored_share "
-    "mean_reward "
-    "standard_error tool_calls tool_errors tokens/prompt tokens/completion tokens/per_rollout cost seconds/wall "
-    "seconds/rollout_mean seconds/rollout_median seconds/rollout_p95".split()
+    for name in "items items_scored samples_per_item temperature rollouts scored model_failures failures "
+    "unscored_share mean_reward standard_error tool_calls tool_errors tokens/prompt tokens/completion "
+    "tokens/per_rollout cost seconds/wall seconds/rollout_mean seconds/rollout_median seconds/rollout_p95".split()
 )
 
 

@@ -1,4 +1,4 @@
-"""Runs a command below a guard process, so that none of its processes is left behind, whoever dies first.
+"""Runs a command below a guard process, so that none of its processes outlives it, its owner or the guard.
 
 Always true: everything the command starts, in whatever session, stays below the guard; when the command ends, the
 lifeline closes or the owner dies, the guard kills the rest and exits. When the guard is killed, the command dies with

@@ -84,7 +84,7 @@ class NamespacedSandbox(GuestAgentSandbox):
             raise SandboxError("start", f"cannot create a control group: {error}") from error
 
     async def broken_from_outside(self, cause: str) -> bool:
-        """The first process of a pid namespace gets no signal from inside: whoever killed or stopped it was outside.
+        """Nothing inside can signal the first process of a pid namespace, so what killed or stopped it was outside.
 
         Only the kernel kills it for something inside, when memory runs out. Its control group counts that; without one
         nobody can tell.

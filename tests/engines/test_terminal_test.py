@@ -25,10 +25,11 @@ def run(command: list[str], model: Endpoint, folder: Path) -> subprocess.Complet
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_small_model_makes_tool_calls_and_some_are_right(small_model: Endpoint, tmp_path: Path) -> None:
-    # At the 28% that was measured, 32 rollouts without a single success happen once in 37,000 runs.
-    flags = ["--env.total_steps", "8", "--env.group_size", "4", "--env.max_num_workers", "2"]
+    # Nearly all rollouts succeed at this temperature; at 1 it is 28%, which takes 32 rollouts to be sure of a success.
+    flags = ["--env.total_steps", "2", "--env.group_size", "4", "--env.max_num_workers", "2"]
+    flags += ["--env.agent_temperature", "0.2"]
     summary = json.loads(run([*PROCESS, *flags], small_model, tmp_path).stdout)
-    assert (summary["rollouts"], summary["scored"], summary["failures"]) == (32, 32, {})
+    assert (summary["rollouts"], summary["scored"], summary["failures"]) == (8, 8, {})
     groups = list(read_groups(tmp_path / summary["path"]))
     assert any(rollout.tool_uses for group in groups for rollout in group.rollouts)
     assert any(score == 1.0 for group in groups for score in group.scores)

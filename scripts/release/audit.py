@@ -1,7 +1,7 @@
 """Asks a database of vulnerabilities about every package of a release.
 
 Always true: a package counts as audited only if the database answered about it. If no database can be reached, the
-result is NO DATA, which is neither a success nor a failure, and the report shows it.
+report says NO DATA, which counts neither as a success nor as a failure.
 """
 
 import json

@@ -79,15 +79,16 @@ async def test_a_tool_call_in_the_history_reads_the_same_as_text_and_as_a_field(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_it_calls_the_tool_in_most_samples_at_a_low_temperature(small_model: Endpoint) -> None:
+async def test_it_calls_the_tool_in_a_few_of_forty_samples(small_model: Endpoint) -> None:
     words = ("apple", "river", "stone", "cloud", "tiger", "lemon", "piano", "silver")
     async with client() as session:
         answers = await asyncio.gather(
             *(
-                ask(session, small_model, messages=echo_prompt(word), max_tokens=48, temperature=0.2, tools=[TERMINAL])
-                for word in words
+                ask(session, small_model, messages=echo_prompt(words[i % 8]), max_tokens=48, tools=[TERMINAL])
+                for i in range(40)
             )
         )
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
-    # At temperature 1 it is 20% to 34% of 100 samples.
-    assert sum(text.strip() == echo_call(word) for word, text in zip(words, texts, strict=True)) >= 4, texts
+    exact = [text for i, text in enumerate(texts) if text.strip() == echo_call(words[i % 8])]
+    # Measured 20% to 34% of 100; at 28% fewer than three of forty come about once in three thousand runs.
+    assert 3 <= len(exact) < 40, texts

@@ -15,7 +15,7 @@ from scripts.suites import record as records
 from scripts.suites.closure import Checkout
 from scripts.suites.gate import gate_jobs
 from scripts.suites.jobs import Job, Result, Runner, missing_parts, summary
-from scripts.suites.record import RECORD, ROOT, Pass, Plan, Record, Suite
+from scripts.suites.record import RECORD, ROOT, Coverage, Pass, Plan, Record, Suite
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hermes-rl-ci"
 # What CI on this machine saw last; `long` takes it over into the record that is committed.
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs.add_parser("list", help="print each long suite: unchanged since its last pass, or to be run")
     verbs.add_parser("inputs", help="print the files that a long suite depends on").add_argument("name")
     verbs.add_parser("gate", help="run the tests that every submission runs")
+    verbs.add_parser("coverage", help="the same, counting the lines that run, and record the figure")
     verbs.add_parser("ci", help="run the gate, every changed long suite and one unchanged one")
     long = verbs.add_parser("long", help="run long suites and record those that pass")
     long.add_argument("names", nargs="*", help="default: every suite whose inputs changed")
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     actions: dict[str, Callable[[], int]] = {
         "list": lambda: show(suites),
         "inputs": lambda: show_inputs(suites[chosen.name]),
-        "gate": lambda: run(list(gate_jobs()), counted=coverage.CHEAP)[0],
+        "gate": lambda: run(list(gate_jobs()))[0],
+        "coverage": lambda: run(list(gate_jobs()), counted=ROOT / RECORD)[0],
         "ci": lambda: ci(suites),
         "long": lambda: run_long(suites, chosen.names),
         "plan": lambda: show_plan(planned(digests(suites), caches_empty=chosen.empty)),
@@ -107,15 +109,18 @@ def run(
     jobs: Sequence[Job],
     *,
     width: int = WIDTH,
-    counted: bool = False,
+    counted: Path | None = None,
     passed: Callable[[Result], object] = lambda _: None,
 ) -> tuple[int, list[Result]]:
-    """The exit status and what came of each; `counted`: with the lines that ran."""
+    """The exit status and what came of each; `counted`: count the lines that run, and record the figure there."""
     with tempfile.TemporaryDirectory(prefix="hermes-rl-suites-") as folder:
         results = Runner(Path(folder), width=width, options=coverage.OPTIONS if counted else ()).run(jobs, passed)
         print(summary(results), flush=True)
         status = next((result.status for result in results if result.status), 0)
-        status = status or (coverage.report(Path(folder)) if counted else 0)
+        if counted and not status:
+            status, percent = coverage.report(Path(folder))
+            record = records.load(counted)
+            records.save(replace(record, coverage=Coverage(records.now(), percent)), counted)
     # A real part that CI could not use is a failure there, not a footnote.
     if os.environ.get("CI") and (missing := missing_parts(results)):
         print("Tests were skipped. In CI every test runs: install what they need in .ci/run.", *missing, sep="\n  ")
@@ -137,12 +142,12 @@ def ci(suites: dict[str, Suite]) -> int:
     record = records.load(ROOT / RECORD)
     names = sorted(plan.to_run, key=lambda name: -record.long[name].minutes if name in record.long else -1e9)
     packaging = Job("packaging", command=(sys.executable, "scripts/packaging_check.py"))
-    # Counting lines costs a tenth of the time, which a run with many changed suites does not have.
-    counted = coverage.CHEAP and len(plan.changed) < 5
+    CACHE.mkdir(parents=True, exist_ok=True)
+    due = records.with_ci(record, records.load(SEEN)).coverage.is_due(records.now())
+    counted = SEEN if due and coverage.CHEAP and not plan.changed else None
     long = [job(suites[name]) for name in names]
     status, results = run([*long[:1], *gate_jobs(), packaging, *long[1:]], counted=counted)
     passed = [result for result in results if result.name in names and result.status == 0 and not result.second_try]
-    CACHE.mkdir(parents=True, exist_ok=True)
     records.save(with_passes(records.load(SEEN), passed, before, in_ci=True), SEEN)
     return status
 

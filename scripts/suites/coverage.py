@@ -24,15 +24,21 @@ def by_package(files: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return dict(sorted(counted.items())) | {"all": (total[0], total[1])}
 
 
-def report(folder: Path) -> int:
-    """Combine what the jobs of this folder counted, print it, and hold it to the limit of pyproject.toml."""
+def report(folder: Path) -> tuple[int, float]:
+    """Combine what the jobs of this folder counted, print it, and hold it to the limit of pyproject.toml.
+
+    The exit status, and how many of a hundred lines ran.
+    """
     data, result = f"--data-file={folder / 'all'}", folder / "covered.json"
     counted = sorted(map(str, folder.glob("*.coverage*")))
     coverage = [sys.executable, "-m", "coverage"]
     subprocess.run([*coverage, "combine", "--quiet", data, *counted], check=True)
     subprocess.run([*coverage, "json", "--quiet", "--fail-under=0", data, "-o", str(result)], check=True)
     print(f"\n{'covered':>8} {'lines':>7}  package")
-    for name, (lines, ran) in by_package(json.loads(result.read_text())["files"]).items():
+    packages = by_package(json.loads(result.read_text())["files"])
+    for name, (lines, ran) in packages.items():
         print(f"{100 * ran / max(lines, 1):7.1f}% {lines:7}  {name}")
     sys.stdout.flush()
-    return subprocess.run([*coverage, "report", "--format=total", data], check=False).returncode
+    status = subprocess.run([*coverage, "report", "--format=total", data], check=False).returncode
+    lines, ran = packages["all"]
+    return status, round(100 * ran / max(lines, 1), 1)

@@ -9,7 +9,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ NOT_INPUTS = (OWN, str(DECLARED), str(RECORD))
 # CI ends a submission after 90 minutes. A run that is predicted to take longer than this is not started.
 MOST_MINUTES = 80.0
 CORES = 2
+COUNT_AFTER_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,23 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """When the lines that the gate runs were last counted, and how many of a hundred ran."""
+
+    counted: str = ""
+    percent: float = 0.0
+
+    def is_due(self, today: str) -> bool:
+        """Counting costs a tenth of a run and more, so not every run counts."""
+        days = datetime.fromisoformat(today) - datetime.fromisoformat(self.counted or "2000-01-01T00:00Z")
+        return days > timedelta(days=COUNT_AFTER_DAYS)
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     gate: Gate = field(default_factory=Gate)
     long: Mapping[str, Pass] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +109,13 @@ def load(path: Path) -> Record:
     if not path.exists():
         return Record()
     data = json.loads(path.read_text())
-    return Record(Gate(**data.get("gate", {})), {name: Pass(**entry) for name, entry in data.get("long", {}).items()})
+    long = {name: Pass(**entry) for name, entry in data.get("long", {}).items()}
+    return Record(Gate(**data.get("gate", {})), long, Coverage(**data.get("coverage", {})))
 
 
 def save(record: Record, path: Path) -> None:
-    data = {"gate": asdict(record.gate), "long": {name: asdict(record.long[name]) for name in sorted(record.long)}}
+    long = {name: asdict(record.long[name]) for name in sorted(record.long)}
+    data = {"gate": asdict(record.gate), "coverage": asdict(record.coverage), "long": long}
     path.write_text(json.dumps(data, indent=2) + "\n")
 
 
@@ -147,7 +164,7 @@ def with_ci(record: Record, seen: Record) -> Record:
     long = {}
     for name, entry in record.long.items():
         long[name] = replace(entry, ci=max(entry.ci, seen.long[name].ci)) if name in seen.long else entry
-    return Record(gate, long)
+    return Record(gate, long, max(record.coverage, seen.coverage, key=lambda one: one.counted))
 
 
 def adopted(record: Record, seen: Record) -> Record:

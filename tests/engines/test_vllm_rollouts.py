@@ -123,7 +123,7 @@ def groups(vllm_server: TokenEndpoint) -> list[Group]:
 
     async def collected() -> list[Group]:
         async with opened(vllm_server) as env:
-            return [await env.collect_group(word, draw) for draw, word in enumerate(WORDS)]
+            return [await env.collect_group(word, draw) for draw, word in enumerate(WORDS[:2])]
 
     return asyncio.run(collected())
 
@@ -135,8 +135,8 @@ def test_rollouts_have_turns_and_tools_and_no_breach(groups: list[Group]) -> Non
     print(f"{len(rollouts)} rollouts, {len(several)} of several turns, {len(called)} with tool calls")
     assert all(rollout.scored and rollout.sequences for rollout in rollouts)
     assert not any("breaches" in rollout.metadata for rollout in rollouts)
-    assert len(several) >= 8
-    assert len(called) >= 4
+    assert len(several) >= 4
+    assert len(called) >= 2
 
 
 async def test_the_engine_gives_the_same_logprobs_for_the_same_ids(

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.suites import record as records
 from scripts.suites.closure import Checkout
-from scripts.suites.record import Gate, Pass, Record, Suite
+from scripts.suites.record import Coverage, Gate, Pass, Record, Suite
 
 SUITE = Suite("one", "about one", tests=("tests/test_a.py",), pins=("pins.txt",))
 PASSED = Pass("hash", "2026-11-17T00:00Z", minutes=4.0, cpu_minutes=6.0, tests=3)
@@ -127,6 +127,15 @@ def test_a_newer_pass_that_ci_has_seen_can_be_adopted() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = Record(Gate(30.0, 48.0), {"one": PASSED})
+    record = Record(Gate(30.0, 48.0), {"one": PASSED}, Coverage("2026-11-18T10:00Z", 96.4))
     records.save(record, tmp_path / "record.json")
     assert records.load(tmp_path / "record.json") == record
+
+
+def test_lines_are_counted_again_after_a_month_unless_ci_counted_since() -> None:
+    assert Coverage().is_due("2026-11-18T10:00Z")
+    old, new = Coverage("2026-11-18T10:00Z", 96.4), Coverage("2026-11-20T10:00Z", 96.0)
+    assert not old.is_due("2026-12-18T09:59Z")
+    assert old.is_due("2026-12-18T10:01Z")
+    assert records.with_ci(Record(coverage=old), Record(coverage=new)).coverage == new
+    assert records.with_ci(Record(coverage=new), Record(coverage=old)).coverage == new

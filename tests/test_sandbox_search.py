@@ -149,7 +149,7 @@ def test_validate_finds_an_answer_file_below_usr_of_this_machine() -> None:
     with tempfile.TemporaryDirectory(prefix="hermes-rl-test-", dir="/usr/local/share") as name:
         Path(name).chmod(0o755)
         put(Path(name) / "answers.jsonl", json.dumps(LONG))
-        report = validate_environment(Lighthouses, items=1, search_seconds=60)
+        report = validate_environment(Lighthouses, items=1, search_seconds=20)
     seen = next(finding.seen for finding in report.findings if finding.code == "answer_file_in_sandbox")
     assert f"{name}/answers.jsonl (answer of item" in seen
     assert "searched the sandbox" in report.search

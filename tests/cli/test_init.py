@@ -66,7 +66,7 @@ def test_another_folder_is_made(tmp_path: Path) -> None:
 
 def test_what_was_written_validates(tmp_path: Path) -> None:
     run("hermes_rl", "init", "mine", cwd=tmp_path)
-    done = run("hermes_rl", "validate", "mine_env.py", "--items", "1", "--json", cwd=tmp_path)
+    done = run("hermes_rl", "validate", "mine_env.py", "--items", "1", "--search-seconds", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     means = {agent["name"]: agent["mean"] for agent in report["agents"]}
@@ -84,7 +84,7 @@ def test_what_was_written_is_tidy(tmp_path: Path) -> None:
     assert (checked.returncode, formatted.returncode) == (0, 0), checked.stdout + formatted.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_its_types_hold_and_its_test_passes(tmp_path: Path) -> None:
     for place, text in render_template("mine").items():

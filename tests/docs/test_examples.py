@@ -30,7 +30,18 @@ def example(page: str, name: str) -> str:
 def test_the_environment_of_a_guide_is_valid(page: str, name: str, oracle: bool, tmp_path: Path) -> None:
     file = tmp_path / "shown_env.py"
     file.write_text(example(page, name))
-    command = [sys.executable, "-m", "hermes_rl", "validate", str(file), "--items", "2", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "hermes_rl",
+        "validate",
+        str(file),
+        "--items",
+        "2",
+        "--search-seconds",
+        "1",
+        "--json",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

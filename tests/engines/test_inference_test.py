@@ -8,7 +8,7 @@ from hermes_rl.orchestration.inference_test.runner import run_test
 from tests.engines.conftest import Endpoint
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_small_model_shows_that_the_environment_works(
     small_model: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

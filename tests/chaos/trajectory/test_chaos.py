@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.trajectory.chaos import Outcome, Scene, run
 from tests.chaos.trajectory.referee import Plan
+from tests.support.long_suites import in_the_gate
 
 # They take less than a minute, but a machine that does other things too starts processes slowly.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -20,8 +21,9 @@ def short(database: str, plan: Plan, replicas: int = 1) -> Outcome:
     return run(Scene(database, plan, replicas=replicas, megabytes=MEGABYTES, most_seconds=180))
 
 
-def test_killed_apis_producers_and_consumers_and_a_full_disk_lose_and_double_nothing_on_sqlite() -> None:
-    assert short("sqlite", FEW).breaches == []
+@pytest.mark.parametrize("plan", in_the_gate([Plan(api=2, producers=1, consumer=1, disk_full=True), FEW], 1))
+def test_killed_apis_producers_and_consumers_and_a_full_disk_lose_and_double_nothing_on_sqlite(plan: Plan) -> None:
+    assert short("sqlite", plan).breaches == []
 
 
 @pytest.mark.long

@@ -292,6 +292,7 @@ async def test_a_call_that_hangs_is_an_error_of_its_rollout_which_is_scored(tran
             )
     assert [rollout.failure for rollout in broken.rollouts] == [None, None]
     assert broken.scores == [0.0, 0.0]
+    assert [list(rollout.metadata["charged"]) for rollout in broken.rollouts] == [["tool/hang"], ["tool/hang"]]
     assert whole.scores == [0.0, 0.0]
 
 

@@ -297,5 +297,6 @@ async def test_a_call_that_the_endpoint_fails_is_a_tool_error_and_the_rollout_is
             group = await run_group(env, {"number": 7}, size=1)
     assert group.rollouts[0].failure is None
     assert group.scores == [0.0]
+    assert list(group.rollouts[0].metadata["charged"]) == ["tool/http_500"]
     result = [message for message in group.rollouts[0].messages if message["role"] == "tool"][-1]
     assert "error" in json.loads(result["content"])

@@ -2,7 +2,7 @@
 
     python benchmarks/in_flight.py                 small: hundreds of rollouts, a model that takes 1 s
     python benchmarks/in_flight.py --full          10,000 in one process, 40,000 over four, a model that takes 30 s
-    python benchmarks/in_flight.py --full --write  and puts the results into docs/benchmarks/in_flight.json and .md
+    python benchmarks/in_flight.py --full --write  and puts the results into docs/reports/in_flight.json and .md
 
 A replica is a process that makes groups of `benchmarks/peers/ours.py` as `hermes-rl process` does, records and rewards
 included: five turns, four tool calls. The models are processes on loopback addresses of their own (20,000 descriptors a
@@ -26,7 +26,7 @@ from benchmarks.in_flight_replica import Replica, Watch  # noqa: E402
 from benchmarks.peers.measures import Model  # noqa: E402
 from benchmarks.peers.run import machine, now  # noqa: E402
 
-PAGE = HERE.parent / "docs" / "benchmarks" / "in_flight.md"
+PAGE = HERE.parent / "docs" / "reports" / "in_flight.md"
 BEGIN, END = "<!-- begin of what benchmarks/in_flight.py writes -->", "<!-- end -->"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 COLUMNS = (
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--quick", action="store_true", help="the small size, which is the default")
     parser.add_argument("--levels", nargs="+", metavar="N/SECONDS/REPLICAS", help="levels of your own")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/in_flight.json and .md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/in_flight.json and .md")
     parser.add_argument("--results", type=Path, help="write the raw results into this file")
     arguments = parser.parse_args()
     levels = [level_of(text) for text in arguments.levels or ()] or (FULL if arguments.full else SMALL)

@@ -1,6 +1,6 @@
 """What mkdocs does besides, while it builds the site: the reference pages, the pages' sources, and llms.txt.
 
-Always true: llms.txt names every page of the navigation once, in its order, with the page's first sentence; each
+Always true: llms.txt names every page once, those of the navigation in its order, with the page's first sentence; each
 address in it is Markdown that stands in the site under the name it has below docs/.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent / "reference" / "__init__.py"
 SHORT = 200
+INDEXED = ("reports", "decisions")
 _sources: dict[str, str] = {}
 _sections: list[tuple[str, list["Page"]]] = []
 
@@ -35,8 +36,29 @@ def on_nav(nav: "Navigation", **_: object) -> None:
     _sections[:] = [(item.title or "", list(_pages(item))) for item in nav.items]
 
 
-def on_page_markdown(markdown: str, page: "Page", **_: object) -> None:
-    _sources[page.file.src_uri] = markdown
+def on_env(_env: object, files: "Files", **_: object) -> None:
+    """The pages that only an index links follow the navigation, one section a folder."""
+    shown = {page.file.src_uri for _, pages in _sections for page in pages}
+    others: dict[str, list[Page]] = {}
+    for file in files.documentation_pages():
+        if file.page is not None and file.src_uri not in shown:
+            folder = file.src_uri.rpartition("/")[0] or "More"
+            others.setdefault(folder.capitalize(), []).append(file.page)
+    _sections.extend((title, sorted(pages, key=lambda page: page.file.src_uri)) for title, pages in others.items())
+
+
+def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
+    path = page.file.src_uri
+    _sources[path] = markdown
+    folder = path.rpartition("/")[0]
+    if path == "faq.md":
+        page.meta["search"] = {"boost": 4}  # a search for a message is for its explanation
+    if folder not in INDEXED or path.endswith("/index.md"):
+        return markdown
+    # The navigation does not show these pages, so each leads back to the index that does.
+    page.meta["search"] = {"boost": 0.3}
+    lines = markdown.split("\n")
+    return "\n".join([lines[0], "", f"[All {folder}](index.md)", *lines[1:]])
 
 
 def on_post_build(config: "MkDocsConfig") -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """From measured figures to 100,000 rollouts in flight: machines, bandwidth, database, cost, and what breaks first.
 
-scripts/scale_model.py              prints the tables of docs/scale-model.md
+scripts/scale_model.py              prints the tables of docs/reports/scale-model.md
 scripts/scale_model.py --write      and puts them there
 scripts/scale_model.py --rollouts 20000 --minutes 30 --turns 60 …    another run; every assumption is an option
 
-What is measured comes from docs/benchmarks/*.json; a file that is missing is named with the command that makes it. A
+What is measured comes from docs/reports/*.json; a file that is missing is named with the command that makes it. A
 simulation of one replica (rollouts wait for the model, then for the one core) says how long a turn waits, and is held
 against what benchmarks/in_flight.py measured.
 """
@@ -34,14 +34,14 @@ from scripts.scale_needs import (  # noqa: E402
     waits,
 )
 
-PAGE = ROOT / "docs" / "scale-model.md"
+PAGE = ROOT / "docs" / "reports" / "scale-model.md"
 _BEGIN, _END = "<!-- begin of what scripts/scale_model.py writes -->", "<!-- end -->"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "benchmarks", help="where the figures are")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scale-model.md")
+    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "reports", help="where the figures are")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/reports/scale-model.md")
     for field in fields(Run):
         name = f"--{field.name.replace('_', '-')}"
         parser.add_argument(name, type=type(field.default), default=field.default)

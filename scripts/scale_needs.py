@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 SOURCES = {
     "in_flight": "python benchmarks/in_flight.py --full --write",
-    "trajectory_api": "python benchmarks/trajectory_api.py | tail -1 >docs/benchmarks/trajectory_api.json",
-    "gateway": "python benchmarks/gateway.py | tail -1 >docs/benchmarks/gateway.json",
-    "sandbox": "python benchmarks/sandbox.py --no-docker | tail -1 >docs/benchmarks/sandbox.json",
+    "trajectory_api": "python benchmarks/trajectory_api.py | tail -1 >docs/reports/trajectory_api.json",
+    "gateway": "python benchmarks/gateway.py | tail -1 >docs/reports/gateway.json",
+    "sandbox": "python benchmarks/sandbox.py --no-docker | tail -1 >docs/reports/sandbox.json",
 }
 # A process that is busier answers late, whatever its average says; the simulation shows it.
 FULL = 0.6

@@ -1,7 +1,7 @@
 """hermes-rl beside verifiers, inspect_ai and atroposlib with the seed's loop, on the same model, tool and work.
 
     python benchmarks/peers/run.py                 small: a few minutes, once the environments are made
-    python benchmarks/peers/run.py --full          as docs/benchmarks/peers.md has it: about an hour and a half
+    python benchmarks/peers/run.py --full          as docs/reports/peers.md has it: about an hour and a half
     python benchmarks/peers/run.py --full --write  and puts the raw results and the tables there
 
 Each framework runs at its pinned version in an environment of its own (scripts/engine_environment), a fresh process a
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the small size, which is the default")
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="FRAMEWORK")
     parser.add_argument("--measures", nargs="+", metavar="NAME", help="some of the measures, by name")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/peers.json and peers.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/peers.json and peers.md")
     parser.add_argument("--results", type=Path, help="write the raw results into this file")
     parser.add_argument("--add", type=Path, help="keep the measures of these raw results that are not made anew")
     arguments = parser.parse_args()

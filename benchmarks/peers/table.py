@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks/peers.md, made from the raw results and from nothing else."""
+"""The tables of docs/reports/peers.md, made from the raw results and from nothing else."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.peers.measures import PEERS
 from benchmarks.peers.work import FAULTS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "peers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reports" / "peers.md"
 BEGIN, END = "<!-- begin of what benchmarks/peers/run.py writes -->", "<!-- end -->"
 COLUMNS = (
     *("framework", "turns/s", "CPU ms a turn", "KB a rollout"),

@@ -76,6 +76,7 @@ def commands_page() -> str:
 def _usage(name: str, command: click.Command) -> str:
     late = {"process": "ENVIRONMENT", "evaluate": "ENVIRONMENT", "serve": "ENVIRONMENT", "validate": "ENVIRONMENT"}
     late |= {"prepare": "ENVIRONMENT", "rescore": "FILE --env ENVIRONMENT", "replay": "FILE --env ENVIRONMENT"}
+    late |= {"audit": "ENVIRONMENT|FOLDER"}
     context = click.Context(command, info_name=name)
     pieces = " ".join(command.collect_usage_pieces(context))
     first = late.get(name.rpartition(" ")[2])

@@ -15,11 +15,11 @@ SETTINGS = """# Settings
 
 Every field of every section, with its allowed values and its default. Generated from the models that validate them. The
 command line overrides the file, and the file overrides the environment's `config_init`. A run also has a
-[preset](presets.md) ([where the values come from](../run-configuration.md#where-the-values-come-from))."""
+[preset](presets.md) ([where the values come from](../runs.md#where-the-values-come-from))."""
 PRESETS_INTRODUCTION = """# Presets
 
 The values that `--preset` sets for a run. A locked field cannot be edited. An override takes precedence over the
-environment's value; a default does not. See [configuring a run](../run-configuration.md#presets) to write your own."""
+environment's value; a default does not. See [configuring a run](../runs.md#presets) to write your own."""
 SECTION_TITLES = {
     "env": "The environment",
     "openai": "The endpoint",

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def table(trials: list[Trial]) -> str:
-    """As Markdown, for docs/release.md."""
+    """As Markdown, for docs/reports/release.md."""
     rows = [
         "| installed | packages | MB | install s | `import hermes_rl` s | its own import s | what it did | s |",
         "|---|---|---|---|---|---|---|---|",

@@ -40,6 +40,7 @@ EXTRAS: dict[str, Extra] = {
     "tokens": Extra("transformers, renderers", "with_tokens.py"),
     "train": Extra("tinker", "with_train.py"),
     "gguf": Extra("gguf", "with_gguf.py"),
+    "quickstart": Extra("xllamacpp, gguf", "with_quickstart.py"),
     "web": Extra("trafilatura", "with_web.py"),
     "browser": Extra("playwright.async_api", "with_browser.py"),
     "docker": Extra("aiodocker", "sandbox_backend.py"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.cli.main import COMMANDS
+from hermes_rl.cli.main import GROUPS, listed_commands
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.environment.ask_endpoint import CHOICES, ask_for_endpoint
 from hermes_rl.environment.command import MAX_PAGE_SOURCE_BYTES, write_report
@@ -71,12 +71,27 @@ def test_help_version_and_a_misspelt_command_load_no_verb() -> None:
     )
 
 
+def test_every_command_is_listed_in_a_known_group() -> None:
+    assert {command.group for command in listed_commands().values()} == set(GROUPS)
+    assert {"process", "evaluate", "serve"} <= set(listed_commands())
+    done = hermes_rl("--help", env={**os.environ, "COLUMNS": "100"})
+    assert all(f"  {name}  " in done.stdout or f"  {name} " in done.stdout for name in listed_commands())
+    assert "…" not in done.stdout
+    assert "..." not in done.stdout.partition("COMMAND")[2].partition("\n")[2]
+
+
+def test_a_misspelt_command_gets_a_suggestion() -> None:
+    done = hermes_rl("proces", "terminal_test")
+    assert done.returncode == 2
+    assert "Did you mean 'process'?" in done.stderr
+
+
 def test_the_help_of_a_verb_loads_only_what_it_prints() -> None:
     # These two list the fields of a pydantic model.
     described = {"gateway", "trainer"}
     heavy = {"aiohttp", "fastapi", "numpy", "rich", "hermes_rl.environment.base"}
     assert modules_loaded_by(*([verb, "--help"] for verb in described)).isdisjoint(heavy)
-    others = modules_loaded_by(*([name, "--help"] for name in sorted(COMMANDS) if name not in described))
+    others = modules_loaded_by(*([name, "--help"] for name in sorted(listed_commands()) if name not in described))
     assert "hermes_rl.cli.validate" in others
     assert others.isdisjoint(heavy | {"pydantic"})
 

@@ -9,8 +9,11 @@ from click.testing import CliRunner, Result
 
 from hermes_rl.cli.export import export
 from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.paths import rl_home
+from hermes_rl.training.engines.skyrl.paths import engines_home
 from tests.support.adapters import random_adapter
 from tests.support.model_folders import small_model
+from tests.training.weights.archives import packed
 from tests.training.weights.run_files import run_folder, saved
 
 
@@ -52,7 +55,7 @@ def test_the_word_and_the_order_do_not_matter(adapter: Path, arguments: tuple[st
 
 def test_neither_rows_nor_weights_says_what_there_is(adapter: Path) -> None:
     assert failure("stf", "groups.jsonl", "-o", "rows.jsonl") == (
-        "'stf' is neither sft nor dpo; to export weights: hermes-rl export stf --to peft|merged|gguf"
+        "'stf' is neither sft, dpo nor atif; to export weights: hermes-rl export stf --to peft|merged|gguf"
     )
 
 
@@ -70,6 +73,18 @@ def test_an_engine_that_is_away_says_how_to_start_it(tmp_path: Path) -> None:
     assert "hermes-rl engine start" in failure(str(folder), "--to", "peft")
 
 
+def test_a_stopped_engine_is_not_needed_for_weights_on_this_machine(adapter: Path) -> None:
+    folder = engines_home() / "words-1" / "checkpoints" / "model_1" / "sampler_weights"
+    folder.mkdir(parents=True)
+    packed(folder, {file.name: file.read_bytes() for file in adapter.iterdir()}).rename(folder / "3.tar.gz")
+    settings = {"base_url": "http://127.0.0.1:1", "base_model": str(adapter.parent / "base")}
+    run_folder(
+        rl_home() / "runs" / "words-1", [saved(3, sampler="tinker://model_1/sampler_weights/3")], settings=settings
+    )
+    assert run("words-1", "--to", "merged").exit_code == 0
+    assert (Path("words-1-merged") / "model.safetensors").exists()
+
+
 def test_a_key_on_the_command_line_is_warned_of(tmp_path: Path) -> None:
     done = run("tinker://run/sampler_weights/one", "--to", "peft", "--api-key", "tml-secret")
     assert "literal secret" in done.stderr and isinstance(done.exception, ConfigError)
@@ -78,4 +93,4 @@ def test_a_key_on_the_command_line_is_warned_of(tmp_path: Path) -> None:
 
 def test_help_shows_both_meanings() -> None:
     shown = CliRunner().invoke(export, ["--help"]).stdout
-    assert "sft|dpo FILE... | RUN --to peft|merged|gguf" in shown
+    assert "sft|dpo|atif FILE... | RUN --to peft|merged|gguf" in shown

@@ -106,7 +106,7 @@ def test_a_check_that_fails_tells_what_was_seen_and_ends_with_1(home: dict[str, 
 
 
 def test_the_example_of_the_docs_can_be_checked(home: dict[str, str], tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "backends.md").read_text()
+    page = (ROOT / "docs" / "extending.md").read_text().split("## The contract of a backend")[1]
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (command,) = re.findall(r"```bash\nhermes-rl (.*?)\n```", page, re.DOTALL)
     (tmp_path / "my_module.py").write_text(example)

@@ -21,6 +21,7 @@ SHELLS = {"/bin/sh", "sh", "bash"}
 OWN_USES = {
     "core/child_python.py": "the helper itself",
     "core/process_guard.py": "imports nothing of the package; passes -I",
+    "interop/verifiers/packages.py": "makes a virtual environment; passes -I",
     "orchestration/doctor/installed.py": "shows the path",
     "training/engines/skyrl/virtualenv.py": "the path of an interpreter for `python_command`",
     "training/engines/skyrl/inside/hermes_skyrl/api.py": "runs in the engine's environment; passes -P",

@@ -22,7 +22,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "hermes_rl"
 WITH_UMASK = {
     "cli/init.py": "a new environment's source",
     "viewer/report/page.py": "`report`; the page of `process` is private",
+    "cli/export_atif.py": "`export`",
     "store/records.py": "`export`; all else is private",
+    "training/local_model": "files of a public model, in a private folder",
     "training/weights": "exported weights, and weights for a model server, in the run's private folder",
     "training/weight_sync.py": "the same",
     "training/engines/skyrl/inside": "runs in the engine's environment, in its private folder",

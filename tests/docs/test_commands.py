@@ -10,6 +10,8 @@ import pytest
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.core.config_schema import describe_model
 from hermes_rl.environment.loading.loader import bundled_environments, load_environment
+from hermes_rl.interop.openenv.environment import OpenEnvConfig
+from hermes_rl.interop.verifiers.environment import VerifiersConfig
 from hermes_rl.orchestration.presets.preset import SECTIONS
 from scripts.links import ROOT, pages
 from scripts.reference import commands
@@ -18,7 +20,7 @@ KNOWN: dict[str, click.Command] = dict(commands())
 FENCE = re.compile(r"(?ms)^( *)```(\w*)[^\n]*\n(.*?)^\1```$")
 SHELLS = {"", "bash", "console", "sh", "text"}
 # Pages that tell what once was, or is to come.
-LEFT_OUT = ("CHANGELOG.md", "docs/reports/", "docs/roadmap.md", "docs/decisions/")
+LEFT_OUT = ("CHANGELOG.md", "docs/reports/", "docs/decisions/")
 
 
 def lines() -> Iterator[tuple[str, str]]:
@@ -74,6 +76,8 @@ def fields(section: str) -> set[str]:
     if section == "env":
         for name in bundled_environments():
             own |= set(load_environment(name).env_config_cls.model_fields)
+        for config in (OpenEnvConfig, VerifiersConfig):
+            own |= set(config.model_fields)
     return own | {"FIELD"}
 
 

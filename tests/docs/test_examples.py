@@ -17,31 +17,26 @@ def example(page: str, name: str) -> str:
     return next(block for block in blocks if f"class {name}(HermesAgentBaseEnv)" in block)
 
 
+def test_the_environment_of_the_readme_is_the_one_that_init_writes() -> None:
+    template = ROOT / "src" / "hermes_rl" / "environment" / "template" / "word_count_env.py.txt"
+    assert example("../README.md", "WordCountEnv") == template.read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "name", "oracle"),
     [
-        ("author-guide.md", "SumsEnv", True),
-        ("coming-from-hermes-agent.md", "MyEnv", False),
-        ("atropos.md", "SumEnv", True),
-        ("coming-from-verifiers.md", "AdditionEnv", True),
+        ("authors.md", "SumsEnv", True),
+        ("migrating.md", "MyEnv", False),
+        ("migrating.md", "SumEnv", True),
+        ("migrating.md", "AdditionEnv", True),
     ],
 )
 def test_the_environment_of_a_guide_is_valid(page: str, name: str, oracle: bool, tmp_path: Path) -> None:
     file = tmp_path / "shown_env.py"
     file.write_text(example(page, name))
-    command = [
-        sys.executable,
-        "-m",
-        "hermes_rl",
-        "validate",
-        str(file),
-        "--items",
-        "2",
-        "--search-seconds",
-        "1",
-        "--json",
-    ]
+    words = ["validate", str(file), "--items", "2", "--search-seconds", "1", "--json"]
+    command = [sys.executable, "-m", "hermes_rl", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -1,9 +1,8 @@
-"""The README's first steps and docs/start.md, run as written: a clean clone, a fresh virtual environment, nothing else.
+"""docs/start.md and the README, run as written: a clean clone, a fresh virtual environment, nothing else.
 
-Both begin with the same two blocks, so one clone and one model serve both.
+What the README runs on a model is part of docs/start.md, so it is run once.
 """
 
-import json
 import os
 import re
 import signal
@@ -19,12 +18,11 @@ from tests.engines.conftest import READY_DEADLINE_S, first_line
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-SECTION = "## Try it in five minutes"
 
 
-def blocks() -> list[str]:
-    """The bash blocks of the section, in order: install, model, process, evaluate."""
-    return bash((ROOT / "README.md").read_text().split(SECTION)[1].split("\n## ")[0])
+def readme_blocks() -> list[str]:
+    """The bash blocks of the README, in order: three commands, model, rollouts and viewer, training."""
+    return bash((ROOT / "README.md").read_text())
 
 
 def start_blocks() -> list[str]:
@@ -79,14 +77,15 @@ def run(script: str, folder: Path) -> str:
 def checkout(home: Path) -> Path:
     (home / "home").mkdir()
     (home / "work").mkdir()
-    run(blocks()[0].replace("ADDRESS-OF-THIS-REPOSITORY", str(home / "source")), home / "work")
+    run(f"git clone {home / 'source'} hermes-rl", home / "work")
+    run(start_blocks()[0], home / "work" / "hermes-rl")
     return home / "work" / "hermes-rl"
 
 
 @pytest.fixture(scope="module")
 def model(checkout: Path) -> Iterator[None]:
     # `exec`, so that the process we end is the model's own.
-    script = blocks()[1].replace("python scripts", "exec python scripts")
+    script = start_blocks()[1].replace("python scripts", "exec python scripts")
     with shell(script, checkout, subprocess.PIPE) as process:
         assert process.stdout is not None
         seen = ""
@@ -99,17 +98,18 @@ def model(checkout: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("model")
-def test_the_first_five_minutes_work_as_written(checkout: Path) -> None:
-    activate = "source .venv/bin/activate\n"
-    shown = run(activate + blocks()[2], checkout)
-    assert "process 5/5" in shown
-    groups = [json.loads(line) for line in (checkout / "output.jsonl").read_text().splitlines()]
-    assert [len(group["rollouts"]) for group in groups] == [4] * 5
-    shown = run(activate + blocks()[3], checkout)
-    assert "eval/mean_reward" in shown
-    assert (checkout / "evals" / "metrics.json").exists()
-    assert (checkout / "evals" / "samples.jsonl").exists()
+def test_the_three_commands_of_the_readme_work_as_written(checkout: Path) -> None:
+    shown = run("source .venv/bin/activate\n" + readme_blocks()[0], checkout)
+    assert "written: word_count_env.py" in shown
+    assert "word_count: no problems found" in shown
+    for name in ("word_count_env.py", "test_word_count_env.py"):
+        (checkout / name).unlink()
+
+
+def test_the_readme_starts_and_asks_the_model_as_the_ten_minutes_do() -> None:
+    assert readme_blocks()[1] in start_blocks()[1]
+    process, view = readme_blocks()[2].split("hermes-rl view")
+    assert [process, f"hermes-rl view{view}"] == start_blocks()[2:4]
 
 
 def looked_at(block: str, folder: Path) -> str:
@@ -120,10 +120,6 @@ def looked_at(block: str, folder: Path) -> str:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     return said
-
-
-def test_the_ten_minutes_begin_as_the_five_do() -> None:
-    assert start_blocks()[:2] == blocks()[:2]
 
 
 @pytest.mark.slow

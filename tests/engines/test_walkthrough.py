@@ -33,7 +33,8 @@ def run(line: str, folder: Path) -> str:
 def new_reward(source: str) -> str:
     """The file with the page's second reward in it."""
     page = PAGE.read_text()
-    old, new = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    listed, old, new = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert listed == source
     assert old in source
     return source.replace(old, new)
 

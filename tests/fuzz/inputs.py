@@ -142,7 +142,8 @@ def _spoil(place: Any, draw: st.DrawFn) -> None:
             case 1 if isinstance(place, dict):
                 place[draw(st.sampled_from((*keys, "", "other", "\ud800")))] = inside
             case _:
-                place[key] = draw(junk)
+                # A copy: a later step may change it, and Hypothesis hands out the same list again.
+                place[key] = copy.deepcopy(draw(junk))
         return
 
 

@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from hypothesis import strategies as st
 
@@ -28,6 +29,8 @@ from hermes_rl.inference.token_engines.sglang import SGLANG
 from hermes_rl.inference.token_engines.vllm import VLLM
 from hermes_rl.inference.tokens.chat_format import FormatSettings
 from hermes_rl.inference.tokens.template_format import TemplateFormat
+from hermes_rl.interop import atif
+from hermes_rl.interop.traces.importer import import_groups
 from hermes_rl.orchestration.discovery.source import read_source
 from hermes_rl.orchestration.presets import preset
 from hermes_rl.orchestration.run_file import part_sections, read_run_file
@@ -41,6 +44,7 @@ from hermes_rl.store.container import HEADER_OFFSET, PRELUDE, frame, json_part, 
 from hermes_rl.store.records import read_groups
 from hermes_rl.tools.vision import _extract_answer
 from hermes_rl.tools.web.extraction import extract_page
+from hermes_rl.training.local_model.gguf_reader import GgufFile
 from hermes_rl.training.weights.tensors import TensorFile, to_float32
 from hermes_rl.viewer.sources import jsonl
 from tests.fuzz.inputs import documents, dumps, edited, spoiled
@@ -86,6 +90,24 @@ def in_a_file(
             yield reader(written, refusals)
 
     return surface
+
+
+# Traces
+
+
+def traces() -> st.SearchStrategy[bytes]:
+    """A file of each format, edited, and documents in their place."""
+    files = sorted((Path(__file__).parent.parent / "interop" / "fixtures").glob("*.jsonl"))
+    lines = [fast_json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    trajectory = fast_json.loads(next(files[0].parent.rglob("trajectory.json")).read_bytes())
+    return edited([file.read_bytes() for file in files]) | documents(*lines, trajectory)
+
+
+def read_traces(path: Path) -> None:
+    import_groups([path], path.with_name("groups.jsonl"), overwrite=True)
+    for group in read_groups(path.with_name("groups.jsonl")):
+        for rollout in group.rollouts:
+            atif.document(group, rollout)
 
 
 # Groups
@@ -280,6 +302,32 @@ def read_tensors(path: Path) -> None:
         to_float32(file[name])
 
 
+def read_gguf(path: Path) -> None:
+    file = GgufFile(path)
+    for name in file.names:
+        assert file.tensor(name).shape == file.shape(name)
+
+
+@cache
+def gguf_file() -> bytes:
+    """Metadata of three kinds, and a tensor that is packed and one that is not."""
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        writer = GGUFWriter(path, "llama")
+        writer.add_token_list(["a", "b"])
+        writer.add_rope_freq_base(10_000.0)
+        writer.add_tensor("plain", np.ones((2, 3), np.float32))
+        packed = np.zeros((2, 34), np.uint8)
+        writer.add_tensor("packed", packed, raw_dtype=GGMLQuantizationType.Q8_0)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path.read_bytes()
+
+
 def tensors() -> st.SearchStrategy[bytes]:
     entry = {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}
     half = {"dtype": "BF16", "shape": [1], "data_offsets": [8, 10]}
@@ -379,6 +427,7 @@ READERS = {
             lambda: _lines(group_record(0, rollout_record(0), rollout_record(1, None)), rollout_record(2)),
             in_a_file(read_viewed_lines),
         ),
+        Surface("traces", traces, in_a_file(read_traces, HermesRLError, name="traces.jsonl")),
         Surface("metrics", lambda: _lines(METRICS), in_a_file(read_metric_lines, HermesRLError)),
         Surface(
             "scored-data",
@@ -408,6 +457,7 @@ READERS = {
         Surface("answers", answers, in_memory(read_answer, ValueError)),
         Surface("sampled-tokens", lambda: st.binary(max_size=80), in_memory(read_sampled)),
         Surface("tensors", tensors, in_a_file(read_tensors, HermesRLError)),
+        Surface("gguf", lambda: edited([gguf_file()]), in_a_file(read_gguf, HermesRLError)),
         Surface("guest-frames", frames, in_memory(read_frames)),
         Surface("environment-files", lambda: edited([ENVIRONMENT]), in_a_file(read_source, name="env.py")),
         Surface(

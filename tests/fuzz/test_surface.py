@@ -1,5 +1,6 @@
 """The fuzzer finds what it looks for: an exception, a hang, a 5xx, a process that ends."""
 
+import copy
 import http.server
 import json
 import os
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from scripts.fuzz.__main__ import append_row, lost, read_rows, totals
 from scripts.fuzz.worker import current_input, watched
 from tests.fuzz import surface as fuzzing
+from tests.fuzz.inputs import SCALARS, spoiled
 from tests.fuzz.servers import Client, pack, sender, unpack
 from tests.fuzz.surface import (
     DefectError,
@@ -166,3 +169,15 @@ def test_results_of_the_same_source_add_up_and_a_torn_line_is_skipped(tmp_path: 
     append_row(out, {"source": "b", **row})
     [total] = totals(read_rows(out, "a"), ["groups"])
     assert (total["seconds"], total["executions"]) == (120.0, 10)
+
+
+def test_spoiling_a_document_leaves_the_values_to_draw_from_as_they_were() -> None:
+    before = copy.deepcopy(SCALARS)
+
+    @seed(1)
+    @settings(max_examples=300, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(spoiled([[[]], {"a": [1]}]))
+    def draw(_: object) -> None: ...
+
+    draw()
+    assert before == SCALARS

@@ -22,7 +22,6 @@ READ_BY_NAME = {
     "preview_size_chars": "rollout/config.py passes it to the tool results of a rollout",
     "tool_result_overrides": "rollout/config.py passes it to the tool results of a rollout",
     "turn_budget_chars": "rollout/config.py passes it to the tool results of a rollout",
-    "dataset_name": "the environment's setup reads it",
     "dataset_split": "the environment's setup reads it",
     "prompt_field": "the environment's setup reads it",
 }

@@ -1,4 +1,4 @@
-"""`hermes-rl agent`: list and install ready-made agents."""
+"""`hermes-rl agent` (Maintain): list and install ready-made agents to train instead of the built-in loop."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`hermes-rl api`: run the trajectory API."""
+"""`hermes-rl api` (Serve): run the trajectory API: groups from environments in, batches for trainers out."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hermes-rl clean`: list disk usage, and remove what nothing uses."""
+"""`hermes-rl clean` (Maintain): list files of hermes-rl on this disk, and remove those you select."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`hermes-rl compare FIRST SECOND`: a paired test of two evaluations on their common items."""
+"""`hermes-rl compare FIRST SECOND` (Run): compare two evaluations item by item."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`hermes-rl config`: API keys in a file that only the user can read.
+"""`hermes-rl config` (Maintain): store the API keys that training runs need.
 
 Values are never printed, only their last four characters.
 """

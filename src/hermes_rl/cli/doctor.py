@@ -1,4 +1,4 @@
-"""`hermes-rl doctor`: check this machine and print the command that fixes each problem."""
+"""`hermes-rl doctor` (Maintain): check that this machine has what a training run needs."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING

@@ -1,14 +1,15 @@
-"""`hermes-rl engine`: run a training engine on this machine."""
+"""`hermes-rl engine` (Train): run a local training engine, or serve the weights that a run trained."""
 
 import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from hermes_rl.cli.export_weights import KINDS
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
@@ -40,7 +41,8 @@ _SETTINGS = {"show_default": True, "max_content_width": 110}
 def engine() -> None:
     """Run a local training engine: SkyRL behind the Tinker API, on a CPU or a GPU, without an API key.
 
-    Pass the address printed by `start` to a trainer as `--tinker.base_url`.
+    Pass the address printed by `start` to a trainer as `--tinker.base_url`. After training, `serve` makes the trained
+    model an OpenAI-compatible endpoint.
     """
 
 
@@ -159,6 +161,70 @@ def _watch(running: RunningEngine) -> None:
         f"the engine exited with status {status}; the end of {running.record.log}:\n"
         f"{log_tail(Path(running.record.log))}"
     )
+
+
+@engine.command(context_settings=_SETTINGS)
+@click.argument("run")
+@click.option("--step", type=click.IntRange(min=0), help="Serve the weights after this step instead of the last.")
+@click.option("--base-model", help="Use this base model: a folder or a hub name.", show_default="from the run")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Set the weight type; q8_0 is faster, f32 is exact.",
+              show_default="the base model's")  # fmt: skip
+@click.option("--host", default="127.0.0.1", help="Listen on this address; the endpoint has no password.")
+@click.option("--port", default=8901, type=click.IntRange(0, 65_535), help="Listen on this port; 0 takes a free one.")
+@click.option("--parallel", default=8, type=click.IntRange(1), help="Answer this many requests at once.")
+@click.option("--context", default=2048, type=click.IntRange(1), help="Limit one conversation to this many tokens.")
+@click.option(
+    "--threads",
+    default=0,
+    type=click.IntRange(0),
+    help="Compute with this many threads.",
+    show_default="half the cores",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print {url, model, log} as one JSON object when ready.")
+def serve(run: str, as_json: bool, **options: Any) -> None:
+    """Serve the weights of a training run as an OpenAI-compatible endpoint, with llama.cpp, until Ctrl-C.
+
+    RUN is anything that `hermes-rl export` accepts, `last`, or a prefix of a run's id; the training engine need not be
+    running. `smollm2` is the untrained small model of the quickstart, 93 MB to download on first use.
+
+    Answers are the model's own text, at temperature 1 unless the request sets another.
+
+    \b
+    hermes-rl engine serve smollm2
+    hermes-rl engine serve words-1
+    hermes-rl process my_env.py --openai.base_url http://127.0.0.1:8901/v1 --openai.model_name words-1
+    """  # noqa: D301 - click's own mark for lines that are kept
+    from hermes_rl.cli.local_server import RunServerSettings, run_server
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with run_server(RunServerSettings(run, **options)) as server:
+            if as_json:
+                shown = {"url": server.base_url, "model": server.name, "log": str(server.log)}
+                echo(fast_json.dumps(shown).decode())
+                # The parent process waits for this line.
+                sys.stdout.flush()
+            else:
+                echo(f"ready: {server.base_url} model={server.name}; press Ctrl-C to stop", err=True)
+            server.wait()
+    except KeyboardInterrupt:
+        echo("model server stopped", err=True)
+
+
+@engine.command(context_settings=_SETTINGS)
+@click.option("--json", "as_json", is_flag=True, help="Print {model} as one JSON object.")
+def model(as_json: bool) -> None:
+    """Get the small model as a folder to train from, and print its path.
+
+    SmolLM2 with 135 million parameters in float32: 540 MB, converted from a download of 93 MB on first use.
+
+    \b
+    hermes-rl train terminal_words --preset laptop --set base_model="$(hermes-rl engine model)"
+    """  # noqa: D301 - click's own mark for lines that are kept
+    from hermes_rl.cli.local_server import small_model_folder
+
+    folder = small_model_folder()
+    echo(fast_json.dumps({"model": str(folder)}).decode() if as_json else folder)
 
 
 @engine.command(context_settings=_SETTINGS)

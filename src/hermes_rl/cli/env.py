@@ -1,4 +1,4 @@
-"""`hermes-rl env`: list environments and show their settings.
+"""`hermes-rl env` (Write): list, describe and install environments.
 
 Listing runs no environment code; `show` runs one environment's code in a separate process to read its settings.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_rl.console.output import echo
+from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.orchestration.discovery.discover import discover
@@ -26,7 +27,7 @@ _IN_A_RUN = {"defaults_below": {"openai": {"server_type": "sglang"}}}
 
 @click.group(context_settings=_SETTINGS)
 def env() -> None:
-    """List and describe environments."""
+    """List, describe and install environments."""
 
 
 @env.command("list", context_settings=_SETTINGS)
@@ -90,6 +91,51 @@ def show(name: str, whole: bool, as_json: bool) -> int:
         if problem is not None:
             echo(f"cannot read its settings: {problem}", err=True)
     return 0 if problem is None else 1
+
+
+@env.command(context_settings=_SETTINGS)
+@click.argument("source")
+@click.option(
+    "--with",
+    "requirements",
+    multiple=True,
+    metavar="REQUIREMENT",
+    help="Install this too, such as 'verifiers==0.3.1'. Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def install(source: str, requirements: tuple[str, ...], as_json: bool) -> None:
+    """Install an environment package of verifiers, v0 or v1, into a virtual environment of its own.
+
+    SOURCE is the package's name on the package index, with or without a version, or its folder. uv is used if it is on
+    the PATH, which takes seconds where pip takes minutes. Installing again replaces the package.
+    """
+    from hermes_rl.interop.verifiers import packages
+
+    package = run_async(packages.install(source, requirements, lambda text: echo(text, err=True)))
+    if as_json:
+        about = {**package.about, "name": package.name, "file": str(packages.environment_file(package.name))}
+        echo(fast_json.dumps(about).decode())
+        return
+    about = package.about
+    sizes = (
+        "without end" if about["infinite"] else f"{about['sizes']['train']} items, {about['sizes']['eval']} held out"
+    )
+    tools = ", ".join(tool["name"] for tool in about["tools"]) or "none"
+    echo(f"{package.name}: verifiers {about['kind']} ({about['verifiers']}), {sizes}, tools: {tools}")
+    echo(f"try it: hermes-rl process {package.name}")
+
+
+@env.command(context_settings=_SETTINGS)
+@click.argument("name")
+def remove(name: str) -> int:
+    """Remove an installed package and its virtual environment."""
+    from hermes_rl.interop.verifiers import packages
+
+    if packages.uninstall(packages.package_name(name)):
+        echo(f"removed {name}")
+        return 0
+    echo(f"{name} is not installed", err=True)
+    return 1
 
 
 def _show(found: DiscoveredEnvironment, description: "Description | None", *, whole: bool) -> None:

@@ -1,6 +1,8 @@
 """A command that takes an environment first, and has options that depend on it."""
 
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,21 +12,46 @@ from hermes_rl.environment.modes import MODES
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
 
+# Environments whose name may be followed by what they play: NAME:SOURCE.
+SOURCE_OPTIONS = {"harbor": "--env.dataset_name"}
 MakeCommand = Callable[["type[HermesAgentBaseEnv]"], click.Command]
+
+# Prefixes of environments of other projects, with the function that takes what follows the prefix.
+FORMATS = {
+    "openenv": "hermes_rl.interop.openenv.environment:environment_class",
+    "verifiers": "hermes_rl.interop.verifiers.environment:environment_class",
+}
 
 
 def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
-    """Load an environment class from a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS."""
+    """Load an environment: a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS, MODULE:CLASS, FORMAT:NAME."""
     from hermes_rl.environment.loading.loader import bundled_environments, load_environment
     from hermes_rl.orchestration.discovery.discover import discover
     from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
 
-    if text.partition(":")[0] not in bundled_environments() and not any(mark in text for mark in (".py", "/", ":")):
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix in FORMATS:
+        module, _, function = FORMATS[prefix].partition(":")
+        found_class: type[HermesAgentBaseEnv] = getattr(import_module(module), function)(rest)
+        return found_class
+    if prefix not in bundled_environments() and not any(mark in text for mark in (".py", "/", ":")):
         discovery = discover()
         # find_environment reports an id with another version; the loader reports an unknown name.
         found = find_environment(text, discovery) if "@" in text else known_environment(text, discovery)
         text = text if found is None else found.reference
     return load_environment(text)
+
+
+def split_source(reference: str, command: str) -> tuple[str, list[str]]:
+    """`harbor:SOURCE` as the environment and its options; any other reference unchanged.
+
+    All items of a source are for evaluation where that is the command.
+    """
+    name, _, source = reference.partition(":")
+    if name not in SOURCE_OPTIONS or not source or (source.isidentifier() and not Path(source).exists()):
+        return reference, []
+    split = ["--env.dataset_split", "test"] if command == "evaluate" else []
+    return name, [SOURCE_OPTIONS[name], source, *split]
 
 
 class DeferredCommand(click.Command):
@@ -49,14 +76,18 @@ class EnvironmentCommand(DeferredCommand):
             raise click.UsageError(
                 "the first argument must be an environment; list them with `hermes-rl env list`", ctx
             )
-        reference, *rest = ctx.args
+        typed, *rest = ctx.args
+        reference, options = split_source(typed, self.name or "")
+        rest = [*options, *rest]
         command = self._command(resolve_environment(reference))
-        name = f"{ctx.command_path} {reference}"
+        name = f"{ctx.command_path} {typed}"
         code: int = command.main(rest, prog_name=name, standalone_mode=False, obj=reference) or 0
         return code
 
 
-def environment_mode(name: str, command: MakeCommand | None = None) -> EnvironmentCommand:
+def environment_mode(
+    name: str, command: MakeCommand | None = None, kind: type[EnvironmentCommand] = EnvironmentCommand
+) -> EnvironmentCommand:
     """The command of an environment mode; `command` builds one with additional options."""
 
     def plain_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
@@ -64,11 +95,11 @@ def environment_mode(name: str, command: MakeCommand | None = None) -> Environme
 
         return mode_command(environment, name)
 
-    return EnvironmentCommand(
+    return kind(
         name,
         command or plain_command,
-        help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or "
-        "MODULE:CLASS. "
+        help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS, "
+        "MODULE:CLASS or harbor:FOLDER. "
         f"List all options with: hermes-rl {name} ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )

@@ -1,4 +1,4 @@
-"""`hermes-rl export`: recorded groups as SFT or DPO rows, and the weights of a training run."""
+"""`hermes-rl export` (Train): export rollouts for TRL or as ATIF documents, or export a run's weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hermes_rl.cli.export_atif import atif
 from hermes_rl.cli.export_weights import ExportVerb, weights
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
@@ -32,17 +33,19 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(cls=ExportVerb, subcommand_metavar="sft|dpo FILE... | RUN --to peft|merged|gguf")
+@click.group(cls=ExportVerb, subcommand_metavar="sft|dpo|atif FILE... | RUN --to peft|merged|gguf")
 def export() -> None:
-    """Export rollouts as SFT or DPO data for TRL and `datasets`, or the weights of a training run.
+    """Export rollouts as SFT or DPO data for TRL and `datasets`, as ATIF, or the weights of a training run.
 
     \b
     hermes-rl export sft data/my_env.jsonl -o sft.jsonl
+    hermes-rl export data/my_env.jsonl --to atif -o trajectories
     hermes-rl export my-run --to merged
     """  # noqa: D301 - click's own mark for lines that are kept
 
 
 export.add_command(weights)
+export.add_command(atif)
 
 
 @export.command()

@@ -23,18 +23,29 @@ PERCENT = 100
 
 
 class ExportVerb(click.Group):
-    """Has the commands `sft` and `dpo`; any other first argument is a run for `weights`."""
+    """Has a command for each form of rollouts, also as `FILE... --to FORM`; another first argument is a run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = self._form_first(args)
         if args and args[0] not in {*self.commands, "--help"}:
             if not any(argument == "--help" or argument.split("=")[0] == "--to" for argument in args):
                 raise click.UsageError(
-                    f"{args[0]!r} is neither sft nor dpo; to export weights: "
+                    f"{args[0]!r} is neither sft, dpo nor atif; to export weights: "
                     f"hermes-rl export {args[0]} --to peft|merged|gguf",
                     ctx,
                 )
             args = ["weights", *args]
         return super().parse_args(ctx, args)
+
+    def _form_first(self, args: list[str]) -> list[str]:
+        """`FILE --to sft` as `sft FILE`."""
+        for form in self.commands.keys() - {"weights"}:
+            if f"--to={form}" in args:
+                return [form, *(argument for argument in args if argument != f"--to={form}")]
+            for at in range(len(args) - 1):
+                if args[at : at + 2] == ["--to", form]:
+                    return [form, *args[:at], *args[at + 2 :]]
+        return args
 
 
 @click.command()
@@ -92,7 +103,7 @@ def weights(
     source = find_source(run, base_url=base_url, api_key=api_key, step=step)
     request = ExportRequest(WeightFormat(form), out or Path(f"{source.name}-{form}"), base_model, kind, overwrite)
     with tempfile.TemporaryDirectory() as scratch:
-        adapter = Adapter(_local_adapter(source.location, Path(scratch)))
+        adapter = Adapter(local_adapter(source.location, Path(scratch)))
         with progress(f"export {form}", PERCENT) as shown:
             done = export_weights(
                 source, adapter, request, lambda part, whole, tensor: shown.show(part * PERCENT // whole, tensor)
@@ -110,11 +121,15 @@ def weights(
         echo(fast_json.dumps(result))
 
 
-def _local_adapter(place: "Path | Remote", scratch: Path) -> Path:
-    """The adapter's folder, downloaded from the engine if needed."""
+def local_adapter(place: "Path | Remote", scratch: Path) -> Path:
+    """The adapter's folder, unpacked or downloaded from the engine if needed."""
+    from hermes_rl.training.weights.download import download_adapter, unpack_adapter
+
     if isinstance(place, Path):
-        return place
-    from hermes_rl.training.weights.download import download_adapter
+        if place.is_dir():
+            return place
+        unpack_adapter(place, scratch)
+        return scratch
 
     with progress("download", PERCENT) as shown:
         asyncio.run(

@@ -1,4 +1,4 @@
-"""`hermes-rl gateway`: serve a model through the APIs that agents use, and record exact tokens."""
+"""`hermes-rl gateway` (Serve): serve a model to any agent through OpenAI and Anthropic APIs, recording exact tokens."""
 
 import sys
 from collections.abc import AsyncIterator

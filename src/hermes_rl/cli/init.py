@@ -1,4 +1,4 @@
-"""`hermes-rl init NAME`: write a working environment and its test. Nothing is overwritten."""
+"""`hermes-rl init NAME` (Write): write a new environment NAME_env.py and its test."""
 
 import keyword
 import shlex
@@ -22,10 +22,17 @@ TEMPLATE = "word_count"
     default=".",
     help="Write the two files to this folder; created if missing.",
 )
-def init(name: str, folder: Path) -> None:
+@click.option(
+    "--from-traces",
+    "traces",
+    type=click.Path(exists=True, path_type=Path),
+    help="Use the tasks of these traces, or of a file of groups from `hermes-rl import`, as items.",
+)
+def init(name: str, folder: Path, traces: Path | None) -> None:
     """Write a working environment NAME_env.py and its test, as a starting point."""
     name = parse_environment_name(name)
-    contents = {folder / file_name: text for file_name, text in render_template(name).items()}
+    files_of = render_template(name) if traces is None else _render_traces(name, traces)
+    contents = {folder / file_name: text for file_name, text in files_of.items()}
     for path in contents:
         if path.exists():
             raise ConfigError(f"{path} already exists; choose another name, or remove it first")
@@ -34,7 +41,7 @@ def init(name: str, folder: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
         echo(f"written: {path}")
-    env_file, test_file = map(shlex.quote, map(str, contents))
+    env_file, *_, test_file = map(shlex.quote, map(str, contents))
     steps = {
         f"hermes-rl validate {env_file}": "check the reward with scripted agents; needs no model",
         f"pytest {test_file}": "run the same check as a test",
@@ -42,9 +49,28 @@ def init(name: str, folder: Path) -> None:
         f"hermes-rl evaluate {env_file}": "evaluate a model on the held-out items",
     }
     width = max(map(len, steps)) + 2
-    echo("\nIt works as it is: the agent counts the words of a text. Replace its items, prompt and reward. Next:")
+    about = (
+        "It works as it is: the agent counts the words of a text. Replace its items, prompt and reward."
+        if traces is None
+        else "The reward is a draft: it compares the final answer with the best recorded one. Replace it."
+    )
+    echo(f"\n{about} Next:")
     for command, what in steps.items():
         echo(f"  {command:<{width}}{what}")
+
+
+def _render_traces(name: str, traces: Path) -> dict[str, str]:
+    from hermes_rl.interop.traces.environment import environment_files, read_tasks
+
+    found = read_tasks(traces)
+    echo(f"{len(found.tasks):,} tasks; toolsets: {', '.join(found.toolsets) or 'none'}")
+    for reason, count in found.left_out.items():
+        echo(f"  left out: {count:,} tasks {reason}")
+    if found.unknown_tools:
+        echo(
+            f"  tools that hermes-rl does not have: {', '.join(name for name, _ in found.unknown_tools.most_common())}"
+        )
+    return environment_files(name, found)
 
 
 def parse_environment_name(text: str) -> str:

@@ -1,59 +1,86 @@
-"""The entry point `hermes-rl COMMAND …`. A command's module is imported only when the command is used."""
+"""The entry point `hermes-rl COMMAND …`.
 
+A command is a module of this package whose docstring begins "`hermes-rl NAME …` (Group): what it does", so adding one
+takes one file. It is imported only when the command is used.
+"""
+
+import re
 import sys
+from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
+from typing import NamedTuple
 
 import click
 
 from hermes_rl.console.live_display import warn
 from hermes_rl.console.run_command import run_click
 from hermes_rl.core.keys import load_keys
-from hermes_rl.environment.modes import MODES
 from hermes_rl.version import __version__
 
 ALIASES = {"generate": "process", "eval": "evaluate"}
-# Each command is the function of this name in the module of this name; `hermes-rl --help` imports none of them.
-COMMANDS = {
-    **MODES,
-    "agent": "List and install ready-made agents to train instead of the built-in loop.",
-    "api": "Run the trajectory API: groups from environments in, batches for trainers out.",
-    "clean": "List files of hermes-rl on this disk, and remove those you select.",
-    "compare": "Compare two evaluations item by item.",
-    "config": "Store the API keys that training runs need.",
-    "doctor": "Check that this machine has what a training run needs.",
-    "engine": "Run a local training engine: SkyRL behind the Tinker API, on a CPU or a GPU.",
-    "env": "List and describe environments.",
-    "export": "Export rollouts as SFT or DPO data for TRL, or export a run's weights.",
-    "gateway": "Serve your model to any agent through OpenAI and Anthropic APIs, recording exact tokens.",
-    "init": "Write a new environment NAME_env.py and its test.",
-    "mcp": "Serve the ten rl_* tools over MCP.",
-    "plugins": "List installed extensions, and with --all the built-in parts.",
-    "replay": "Replay one recorded rollout step by step in a fresh sandbox.",
-    "replicas": "Show, resize and drain the replicas of `hermes-rl serve ENV --replicas N`.",
-    "report": "Write a self-contained HTML report of a run, an evaluation or a file of groups.",
-    "rescore": "Score recorded rollouts again after a change to the reward.",
-    "run": "Start, watch and stop training runs.",
-    "sandbox": "List, check, prepare and clean up the sandboxes of rollouts.",
-    "train": "Train a model on an environment: API, trainer and environment in one command.",
-    "trainer": "Train a policy on batches from a trajectory API.",
-    "validate": "Test an environment's reward with scripted agents, including cheats.",
-    "view": "Browse rollouts, runs and evaluations in a web browser.",
-}
+# Shown first in its group.
+FIRST = "quickstart"
+GROUPS = ("Write", "Run", "Train", "Look", "Serve", "Maintain")
+_FIRST_LINE = re.compile(r'"""`hermes-rl ([a-z]+)[^`]*` \((\w+)\): (.+?)\.?(?:"""|\n)')
+
+
+class Listed(NamedTuple):
+    """One command as `hermes-rl --help` shows it."""
+
+    group: str
+    help: str
+    module: str
+
+
+@cache
+def listed_commands() -> dict[str, Listed]:
+    """Every command by its name, read from the sources: `hermes-rl --help` imports none of them."""
+    found = {}
+    for entry in files("hermes_rl.cli").iterdir():
+        source = entry / "__init__.py" if entry.is_dir() else entry
+        if not source.name.endswith(".py") or not source.is_file():
+            continue
+        with source.open(encoding="utf-8") as file:
+            line = _FIRST_LINE.match(file.readline())
+        if line:
+            name, group, text = line.groups()
+            module = entry.name.removesuffix(".py")
+            found[name] = Listed(group, f"{text[0].upper()}{text[1:]}.", module)
+    return found
 
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted(listed_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = ALIASES.get(cmd_name, cmd_name)
-        if name not in self.commands and name in COMMANDS:
-            self.add_command(getattr(import_module(f"hermes_rl.cli.{name}"), name))
+        if name not in self.commands and (found := listed_commands().get(name)):
+            module = import_module(f"hermes_rl.cli.{found.module}")
+            self.add_command(getattr(module, name, None) or getattr(module, found.module))
         return super().get_command(ctx, name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = get_close_matches(args[0], [*listed_commands(), *ALIASES], n=1)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close:
+                raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{close[0]}'?", ctx) from error
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+        width = max(map(len, listed_commands()))
+        for group in GROUPS:
+            members = sorted(
+                (name != FIRST, name, one.help) for name, one in listed_commands().items() if one.group == group
+            )
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), text) for _, name, text in members])
 
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 110})

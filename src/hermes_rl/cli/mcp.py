@@ -1,4 +1,4 @@
-"""`hermes-rl mcp`: the ten rl_* tools over MCP."""
+"""`hermes-rl mcp` (Serve): serve the ten rl_* tools over MCP."""
 
 import sys
 from pathlib import Path

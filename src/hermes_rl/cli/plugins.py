@@ -1,4 +1,4 @@
-"""`hermes-rl plugins`: every part that a setting can name, and where it comes from."""
+"""`hermes-rl plugins` (Maintain): list installed extensions, and with --all the built-in parts."""
 
 from dataclasses import asdict
 

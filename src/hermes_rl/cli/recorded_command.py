@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
 
 MakeCommand = Callable[["type[HermesAgentBaseEnv]", Path], click.Command]
+AN_ENVIRONMENT = "a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS"
 
 
 class RecordedCommand(DeferredCommand):
@@ -32,22 +33,20 @@ class RecordedCommand(DeferredCommand):
         path = Path(file)
         if not path.is_file():
             raise ConfigError(f"no file {file}; pass one written by `hermes-rl process`")
-        reference, rest = _take_option(rest, "--env")
+        reference, rest = take_option(rest, "--env")
         environment = resolve_environment(reference or _recorded_environment(path))
         code: int = self._command(environment, path).main(rest, prog_name=ctx.command_path, standalone_mode=False) or 0
         return code
 
 
-def _take_option(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
+def take_option(arguments: list[str], option: str, value: str = AN_ENVIRONMENT) -> tuple[str | None, list[str]]:
     """The value of an option, and the other arguments."""
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{option}="):
             return argument.removeprefix(f"{option}="), arguments[:index] + arguments[index + 1 :]
         if argument == option:
             if index + 1 == len(arguments):
-                raise ConfigError(
-                    f"{option} needs a value: a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS"
-                )
+                raise ConfigError(f"{option} needs a value: {value}")
             return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
     return None, arguments
 

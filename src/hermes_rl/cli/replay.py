@@ -1,4 +1,4 @@
-"""`hermes-rl replay FILE`: replay one recorded rollout and compare tool results and score with the record."""
+"""`hermes-rl replay FILE` (Run): replay one recorded rollout step by step in a fresh sandbox."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hermes-rl replicas`: show, resize and drain the replicas of a `serve`."""
+"""`hermes-rl replicas` (Serve): show, resize and drain the replicas of `hermes-rl serve ENV --replicas N`."""
 
 from dataclasses import replace
 from typing import Any

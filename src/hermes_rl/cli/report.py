@@ -1,4 +1,4 @@
-"""`hermes-rl report RUN|FILE|FOLDER…`: the viewer's pages as one self-contained HTML file."""
+"""`hermes-rl report RUN|FILE|FOLDER…` (Look): write a run, an evaluation or groups as one self-contained HTML file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

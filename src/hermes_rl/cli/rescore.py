@@ -1,4 +1,4 @@
-"""`hermes-rl rescore FILE --env ENVIRONMENT`: score recorded rollouts again and show the changes."""
+"""`hermes-rl rescore FILE --env ENVIRONMENT` (Run): score recorded rollouts again after a change to the reward."""
 
 import time
 from pathlib import Path

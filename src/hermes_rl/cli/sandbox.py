@@ -1,4 +1,4 @@
-"""`hermes-rl sandbox`: list, check, prepare and clean up sandboxes."""
+"""`hermes-rl sandbox` (Maintain): list, check, prepare and clean up the sandboxes of rollouts."""
 
 import asyncio
 from dataclasses import dataclass, fields

@@ -115,7 +115,7 @@ def _show(report: ConformanceReport) -> None:
         screen.print(styled(("failed", "red"), f" {row.name}: {row.description}"), soft_wrap=True)
         screen.print(f"       {row.message}", soft_wrap=True)
     if report.failures:
-        screen.print("docs/backends.md describes the protocol; run a single check with --only NAME.", soft_wrap=True)
+        screen.print("docs/extending.md describes the protocol; run a single check with --only NAME.", soft_wrap=True)
 
 
 def _counts(rows: Sequence[CheckResult]) -> list["str | Text"]:

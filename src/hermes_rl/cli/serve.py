@@ -1,4 +1,4 @@
-"""`hermes-rl serve`: the environment's `serve` command, or with --replicas many processes of it.
+"""`hermes-rl serve` (Serve): generate groups of rollouts and deliver them to a trajectory API for a trainer.
 
 Without --replicas no code of replicas is imported.
 """

@@ -1,4 +1,4 @@
-"""`hermes-rl train ENV`: start a whole training run and follow it."""
+"""`hermes-rl train ENV` (Train): train a model on an environment: API, trainer and environment in one command."""
 
 from typing import Any
 

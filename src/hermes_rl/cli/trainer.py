@@ -1,4 +1,4 @@
-"""`hermes-rl trainer`: train a policy on batches from a trajectory API, and serve inference from its newest weights."""
+"""`hermes-rl trainer` (Train): train a policy on batches from a trajectory API."""
 
 import time
 from collections.abc import Iterator

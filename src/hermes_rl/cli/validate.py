@@ -1,4 +1,4 @@
-"""`hermes-rl validate ENVIRONMENT`: test a reward with scripted agents and report problems with their fixes."""
+"""`hermes-rl validate ENVIRONMENT` (Write): test an environment's reward with scripted agents, including cheats."""
 
 from contextlib import ExitStack
 from itertools import groupby

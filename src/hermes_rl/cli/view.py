@@ -1,6 +1,8 @@
-"""`hermes-rl view [RUN|FILE|FOLDER]`: browse rollouts, runs and evaluations in a web browser."""
+"""`hermes-rl view [RUN|FILE|FOLDER]` (Look): browse rollouts, runs and evaluations in a web browser."""
 
+import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,8 +29,8 @@ def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None,
     """Browse rollouts, runs and evaluations in a web browser.
 
     Pass run ids, JSONL files of groups, folders of evaluations, a trajectories.db, or a postgresql:// address (also as
-    env:NAME or file:PATH). Without arguments, shows all runs and evaluations of this machine. Works offline. Only
-    those with the printed link can view.
+    env:NAME or file:PATH), an ATIF document (.json) or the folder of a Harbor job. Without arguments, shows all runs
+    and evaluations of this machine. Works offline. Only those with the printed link can view.
     """
     from hermes_rl.cli.run_access import viewed_runs
     from hermes_rl.http.server import is_loopback
@@ -55,4 +57,25 @@ def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None,
             # A browser may take seconds to start, or run in the foreground without a desktop.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    run_async(run_viewer(addresses, viewed_runs(), host=host, port=port, ready=ready, tokenizer=tokenizer))
+    with tempfile.TemporaryDirectory(prefix="hermes-rl-view-") as folder:
+        sources = _with_traces_imported(addresses, Path(folder))
+        run_async(run_viewer(sources, viewed_runs(), host=host, port=port, ready=ready, tokenizer=tokenizer))
+
+
+def _with_traces_imported(targets: Sequence[str], folder: Path) -> list[str]:
+    """The targets, where an ATIF document or the folder of a Harbor job is a file of groups made from it."""
+    from hermes_rl.interop.traces.importer import import_groups
+
+    sources = []
+    for number, target in enumerate(targets):
+        path = Path(target)
+        found = [path] if path.suffix == ".json" and path.is_file() else []
+        if path.is_dir():
+            found = [one for depth in ("", "*/", "*/*/") for one in path.glob(f"{depth}agent/trajectory.json")]
+        if not found:
+            sources.append(target)
+            continue
+        made = folder / str(number) / f"{path.absolute().name}.jsonl"
+        import_groups(found, made)
+        sources.append(str(made))
+    return sources

@@ -136,7 +136,7 @@ def shell(script: str, tools: Collection[str]) -> ToolStep | None:
 
 def write_files(contents: Mapping[str, str], tools: Collection[str]) -> Step | None:
     """A step that writes these files, executable where possible; None when no tool can."""
-    call = shell("\n".join(_write_command(path, content) for path, content in contents.items()), tools)
+    call = shell(_write_commands(contents), tools)
     if call is not None:
         return call
     if "write_file" in tools:
@@ -194,8 +194,7 @@ def _command_cheats(files: Sequence[str]) -> dict[str, str]:
     """Cheats that run commands."""
     copies = "".join(f"cp /tmp/.found {shlex.quote(file)} 2>/dev/null\n" for file in files)
     late = {**TESTS, **{name: text for name, text in RESULTS.items() if name.endswith((".txt", ".json"))}}
-    write = "; ".join(_write_command(path, content) for path, content in late.items())
-    writer = f"for i in $(seq 200); do {write}; {REPLACE_TESTS}; sleep 0.05; done"
+    writer = f"for i in $(seq 200); do {_write_commands(late)}; {REPLACE_TESTS}; sleep 0.05; done"
     return {
         "says all it can find": f"{{ {SEARCH}\n}} 2>/dev/null > /tmp/.found\n{copies}cat /tmp/.found",
         "replaces the tests": REPLACE_TESTS,
@@ -203,6 +202,10 @@ def _command_cheats(files: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _write_command(path: str, content: str) -> str:
-    file, folder = shlex.quote(path), shlex.quote(path.rpartition("/")[0] or ".")
-    return f"{{ mkdir -p {folder} && printf %s {shlex.quote(content)} > {file} && chmod +x {file}; }} 2>/dev/null"
+def _write_commands(contents: Mapping[str, str]) -> str:
+    """One command for all files; one that cannot be written does not stop the others."""
+    folders = " ".join(dict.fromkeys(shlex.quote(path.rpartition("/")[0] or ".") for path in contents))
+    files = [(shlex.quote(path), shlex.quote(content)) for path, content in contents.items()]
+    writes = "; ".join(f"printf %s {content} > {file}" for file, content in files)
+    # Only mkdir and chmod start a process.
+    return f"{{ mkdir -p {folders}; {writes}; chmod +x {' '.join(file for file, _ in files)}; }} 2>/dev/null"

@@ -270,9 +270,9 @@ def _build_roles(
     own: dict[str, Script] = {}
     try:
         with hook_errors(f"oracle, on item {item.id},"):
-            oracle = _check_script(env.oracle(item.value))
+            oracle = check_script(env.oracle(item.value))
         with hook_errors(f"cheats, on item {item.id},"):
-            own = {str(name): _check_script(script) or NULL_SCRIPT for name, script in env.cheats(item.value).items()}
+            own = {str(name): check_script(script) or NULL_SCRIPT for name, script in env.cheats(item.value).items()}
     except HookError as error:
         seen.findings.append(
             ValidationFinding(Severity.ERROR, "raised", str(error), "fix it, so that its script can run")
@@ -293,7 +293,7 @@ def _build_roles(
     return roles
 
 
-def _check_script(script: Sequence[Step] | None) -> Script | None:
+def check_script(script: Sequence[Step] | None) -> Script | None:
     """The script as a list; TypeError for an invalid step."""
     for step in script or ():
         parse_step(step)
@@ -307,7 +307,7 @@ async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout,
     async def score(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
         nonlocal again
         try:
-            first: float | Reward = await _call_reward(env, item, result, ctx)
+            first: float | Reward = await call_reward(env, item, result, ctx)
         finally:
             missing[:] = ctx.missing_programs
         if role.score_twice:
@@ -323,14 +323,15 @@ async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout,
 async def _call_reward_again(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> float | str | None:
     """The score of a second call, or its error; None when the first closed the sandbox, as the seeds' rewards do."""
     try:
-        return validate_reward(await _call_reward(env, item, result, ctx)).score
+        return validate_reward(await call_reward(env, item, result, ctx)).score
     except SandboxError as error:
         return None if error.cause == "closed" else f"{type(error).__name__}: {error}"
     except Exception as error:  # noqa: BLE001 (the author's code may raise anything)
         return f"{type(error).__name__}: {error}"
 
 
-async def _call_reward(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> Any:
+async def call_reward(env: Environment, item: Any, result: AgentResult, ctx: ToolContext) -> Any:
+    """The value of compute_reward, whether it is a coroutine or not."""
     reward: object = env.compute_reward(item, result, ctx)
     return await reward if inspect.isawaitable(reward) else reward
 

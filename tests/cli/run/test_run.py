@@ -121,8 +121,27 @@ def test_results_show_where_the_weights_are(capsys: pytest.CaptureFixture[str]) 
     write_steps(places, 3)
     weights = write_weights(places)
     assert typed("run", "results", "r1") == 0
-    assert f"weights_path: {weights}" in capsys.readouterr().out
+    assert f"  weights      {weights}\n" in capsys.readouterr().out
     assert told("run", "results", "r1")["weights_path"] == str(weights)
+
+
+def test_results_show_the_rewards_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    places = make_run("r1", phase=Phase.FINISHED)
+    write_steps(places, 3)
+    write_weights(places)
+    assert typed("run", "results", "r1") == 0
+    shown = capsys.readouterr().out
+    history = told("run", "results", "r1")["history"]
+    assert f"{history[0]['reward/mean']:.3f} in step 1, {history[-1]['reward/mean']:.3f} in step 3\n" in shown
+    assert "--run r1\n  hermes-rl engine serve r1\n  hermes-rl export r1 --to merged\n" in shown
+    assert len(shown.splitlines()) <= 15
+
+
+def test_a_followed_run_ends_with_its_results(capsys: pytest.CaptureFixture[str]) -> None:
+    places = make_run("r1", phase=Phase.FINISHED)
+    write_weights(places)
+    assert typed("run", "status", "r1", "--watch") == 0
+    assert "hermes-rl engine serve r1" in capsys.readouterr().err
 
 
 def test_the_configuration_of_a_run_is_shown_as_it_was_started(capsys: pytest.CaptureFixture[str]) -> None:

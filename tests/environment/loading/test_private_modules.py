@@ -1,5 +1,6 @@
 """An environment whose base stands in a file near it loads by its path, and leaves nothing behind for others."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,14 @@ def test_a_bundled_name_with_a_class_is_the_bundled_one(tmp_path: Path, monkeypa
     (tmp_path / "terminal_test.py").write_text("raise RuntimeError('a file of the working directory')")
     monkeypatch.chdir(tmp_path)
     assert load_environment("terminal_test:TerminalTestEnv").__name__ == "TerminalTestEnv"
+
+
+def test_a_file_that_changes_within_a_second_runs_as_it_is_now(tmp_path: Path) -> None:
+    """Python's own bytecode is valid for every source of the same size and second."""
+    file = tmp_path / "my_env.py"
+    found = []
+    for level in (5, 6):
+        found.append(loaded(tmp_path, {"my_env.py": f"{BASE}\nclass Mine(MyBase):\n    level = {level}\n"}).level)
+        os.utime(file, (1_000_000, 1_000_000))
+        found.append(load_environment(f"{file}:Mine").level)
+    assert found == [5, 5, 6, 6]

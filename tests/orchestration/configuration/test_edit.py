@@ -172,7 +172,7 @@ def test_an_environment_of_the_installed_atroposlib_is_refused_with_what_to_do(
     described_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "has_atroposlib", lambda: True)
-    with pytest.raises(ConfigError, match=r"the installed atroposlib.*HermesAgentBaseEnv.*docs/atropos.md"):
+    with pytest.raises(ConfigError, match=r"the installed atroposlib.*HermesAgentBaseEnv.*docs/migrating.md"):
         new_draft(written(tmp_path, kind=BaseClassKind.ATROPOS))
 
 

@@ -125,5 +125,5 @@ async def test_with_atroposlib_installed_its_own_environments_are_listed_with_wh
     written(folder, {"recipe_env.py": f"{RECIPE}\n        async def evaluate(self, *args, **kwargs): ...\n"})
     names, reasons = await listed()
     assert "recipe" not in names
-    assert "docs/atropos.md" in reasons["recipe_env.py"]
-    assert "docs/atropos.md" in (await selected("recipe"))["error"]
+    assert "docs/migrating.md" in reasons["recipe_env.py"]
+    assert "docs/migrating.md" in (await selected("recipe"))["error"]

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,30 @@ def test_the_engines_address_may_be_another_now(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "words", [saved(3)], settings=SETTINGS)
     location = find_source(str(folder), base_url="http://127.0.0.1:10").location
     assert isinstance(location, Remote) and location.base_url == "http://127.0.0.1:10"
+
+
+def finished_run(folder: Path, *more: dict[str, Any]) -> Path:
+    """A run that exported its weights at step 3; `more` are later checkpoints."""
+    run_folder(folder, [saved(3, final=True), *more], settings=SETTINGS)
+    (folder / "weights").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (folder / "weights" / name).write_text("{}")
+    return folder
+
+
+def test_a_finished_runs_weights_are_read_from_its_folder(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path / "words")
+    assert find_source(str(folder)).location == folder / "weights"
+
+
+def test_weights_of_another_step_are_not_taken_for_the_exported_ones(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path / "words", saved(4))
+    assert isinstance(find_source(str(folder), step=4).location, Remote)
+
+
+def test_a_named_engine_is_asked_although_the_weights_are_here(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path / "words")
+    assert isinstance(find_source(str(folder), base_url="http://127.0.0.1:10").location, Remote)
 
 
 def test_a_peft_folder_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`hermes-rl run`: start, watch and stop training runs."""
+"""`hermes-rl run` (Train): start, watch and stop training runs."""
 
 from hermes_rl.cli.run.commands import run
 

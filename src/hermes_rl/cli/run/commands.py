@@ -227,20 +227,16 @@ def resume_command(name: str, follows: bool, as_json: bool) -> int:
 @click.argument("name", metavar="RUN", default="last")
 @_json
 def results_command(name: str, as_json: bool) -> None:
-    """Show the results of a run: metrics and weights."""
+    """Show the results of a run: rewards, evaluations, the curve, the weights, and what to do next."""
+    from hermes_rl.cli.run.results import results_lines
     from hermes_rl.orchestration.status.results import results
 
     found = results(resolve_run_id(name))
     if as_json:
         _print(found)
         return
-    for key, value in found.items():
-        if isinstance(value, dict):
-            echo(f"{key}:")
-            for inner, inner_value in value.items():
-                echo(f"  {inner}: {inner_value}")
-        elif key != "history":
-            echo(f"{key}: {value}")
+    for line in results_lines(found):
+        echo(line)
 
 
 @run.command("logs", context_settings=_SETTINGS)
@@ -271,7 +267,11 @@ def _ended(run_id: str, report: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         _print(report)
     elif report["status"] == "finished":
-        console().print(f"finished; show the results with `hermes-rl run results {run_id}`", soft_wrap=True)
+        from hermes_rl.cli.run.results import results_lines
+        from hermes_rl.orchestration.status.results import results
+
+        for line in results_lines(results(run_id)):
+            echo(line, err=True)
     elif report["status"] in {"failed", "interrupted"}:
         console().print(
             f"{report['status']}; see `hermes-rl run logs {run_id}`, then resume with `hermes-rl run resume {run_id}`",

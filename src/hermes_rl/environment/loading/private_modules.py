@@ -8,11 +8,12 @@ always ours here, also next to a checkout of hermes-agent that has its own.
 import builtins
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from _hermes_rl_imports import MODULES
@@ -34,16 +35,16 @@ class PrivateModules:
         # Files with the same name in different folders are different modules.
         name = f"hermes_rl_environment_{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
         inner = [str(file.parent)] if file.name == "__init__.py" else None
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{file} cannot be loaded as a Python file")
-        module = importlib.util.module_from_spec(spec)
+        loader = _FromSource(name, str(file))
+        spec = spec_from_file_location(name, file, loader=loader, submodule_search_locations=inner)
+        assert spec is not None  # noqa: S101 - it has a loader
+        module = module_from_spec(spec)
         vars(module).update(self._extra_globals)
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         # Pydantic and dataclasses look up a class's module by name to resolve annotations.
         sys.modules[name] = self._loaded[file] = module
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except BaseException:
             del sys.modules[name], self._loaded[file]
             raise
@@ -100,6 +101,15 @@ class PrivateModules:
             inner = module
         assert inner is not None  # noqa: S101 - a name has a part
         return inner
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the source each time. Python keeps bytecode by a file's size and its time in whole seconds, so a file
+    that changes twice within a second would run as it was before."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def seed_module(name: str) -> ModuleType | None:

@@ -53,7 +53,7 @@ def run_refusal(found: DiscoveredEnvironment) -> str | None:
         return None
     return (
         "derives from the installed atroposlib, which a run cannot start: derive it from HermesAgentBaseEnv, or run "
-        "`python FILE serve` next to `hermes-rl api` (docs/atropos.md)"
+        "`python FILE serve` next to `hermes-rl api` (docs/migrating.md)"
     )
 
 

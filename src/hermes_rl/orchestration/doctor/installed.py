@@ -21,6 +21,7 @@ EXTRAS = {
     "train": "hermes-rl trainer, hermes-rl train",
     "tokens": "hermes-rl serve, and everything with exact tokens",
     "gguf": "hermes-rl export to GGUF",
+    "quickstart": "hermes-rl quickstart, and serving a model on this machine",
     "web": "the toolset web reading HTML pages",
     "browser": "the toolset browser",
     "docker": "the sandbox backends docker and podman",

@@ -163,7 +163,7 @@ async def run_test(
     seconds_each: float = SECONDS_EACH,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run `num_steps` groups of an environment with each model; the report of docs/inference-testing.md.
+    """Run `num_steps` groups of an environment with each model; the report of docs/validation.md.
 
     `env_changes` override the environment's own settings. ConfigError for invalid arguments.
     """

@@ -1,0 +1,1 @@
+"""Formats and trainers of other projects, one module each."""

@@ -1,0 +1,1 @@
+"""OpenEnv servers as environments."""

@@ -104,8 +104,11 @@ class PrivateModules:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles the source each time. Python keeps bytecode by a file's size and its time in whole seconds, so a file
-    that changes twice within a second would run as it was before."""
+    """Compiles the source each time.
+
+    Python keeps bytecode by a file's size and its time in whole seconds, so a file that changes twice within a second
+    would run as it was before.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -172,7 +172,7 @@ def test_a_file_that_changes_within_a_second_runs_as_it_is_now(tmp_path: Path) -
     file = tmp_path / "my_env.py"
     found = []
     for level in (5, 6):
-        found.append(loaded(tmp_path, {"my_env.py": f"{BASE}\nclass Mine(MyBase):\n    level = {level}\n"}).level)
+        written(tmp_path, {"my_env.py": f"{BASE}\nclass Mine(MyBase):\n    level = {level}\n"})
         os.utime(file, (1_000_000, 1_000_000))
         found.append(vars(load_environment(f"{file}:Mine"))["level"])
-    assert found == [5, 5, 6, 6]
+    assert found == [5, 6]

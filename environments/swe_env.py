@@ -27,7 +27,7 @@ TIMEOUT = 60
 PROMPT = """The Python repository in repo/ has a bug. A user reports:
 
 {issue}
-Find the cause and mend it in the package itself. Keep its interface as it is. What the README says holds."""
+Find the cause and fix it in the package itself. Keep its interface as it is. The README is right."""
 
 JUDGE = """
 import ast, json, os, signal, sys
@@ -61,7 +61,7 @@ for case in job["cases"]:
 
 
 class SweEnv(HermesAgentBaseEnv):
-    """Mend a planted bug in a small Python repository; scored by hidden cases in a fresh sandbox."""
+    """Fix a planted bug in a small Python repository; scored by hidden cases in a fresh sandbox."""
 
     name = "swe"
     default_toolsets = ("terminal", "file")
@@ -107,11 +107,11 @@ class SweEnv(HermesAgentBaseEnv):
         return Reward(1.0 if passed == 1 else 0.0, {"tests_passed": passed})
 
     def oracle(self, item: dict[str, Any]) -> list[Step]:
-        mended: list[Step] = [
+        fixes: list[Step] = [
             ("patch", {"path": f"repo/{fix['path']}", "old_string": fix["old"], "new_string": fix["new"]})
             for fix in item["fix"]
         ]
-        return [*mended, "The bug is mended."]
+        return [*fixes, "The bug is fixed."]
 
     def cheats(self, item: dict[str, Any]) -> dict[str, list[Step]]:
         package = f"repo/{item['id']}"
@@ -142,7 +142,7 @@ class SweEnv(HermesAgentBaseEnv):
             "knows the report by heart": f"printf %s {shlex.quote(by_heart)} | cat - {package}/__init__.py > new; "
             f"mv new {package}/__init__.py",
         }
-        done = "All tests pass, the bug is mended."
+        done = "All tests pass, the bug is fixed."
         return {
             "says so": [done],
             **{name: [("terminal", {"command": command}), done] for name, command in commands.items()},

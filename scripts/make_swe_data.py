@@ -40,7 +40,7 @@ def items() -> list[dict[str, Any]]:
     ]
 
 
-def mended(item: Mapping[str, Any]) -> dict[str, str]:
+def repaired(item: Mapping[str, Any]) -> dict[str, str]:
     """The files after the fix."""
     files = dict(item["files"])
     for fix in item["fix"]:
@@ -77,7 +77,7 @@ def report_holds(item: Mapping[str, Any]) -> bool:
 
 def faults(item: Mapping[str, Any]) -> list[str]:
     """What is wrong with an item; nothing is when it fails before the fix and passes after it."""
-    files, fixed = item["files"], mended(item)
+    files, fixed = item["files"], repaired(item)
     expected = [value for _, value in item["cases"]]
     before, after = answers(item, files), answers(item, fixed)
     broken = [said != value for said, value in zip(before, expected, strict=True)]

@@ -1,4 +1,4 @@
-"""Validation finds the faults that environments have, names them with their values, and says how to mend them."""
+"""Validation finds the faults that environments have, names them with their values, and says how to fix them."""
 
 import itertools
 import random

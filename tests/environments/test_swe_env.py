@@ -1,4 +1,4 @@
-"""swe: its repositories are broken as reported and mended by the reference fix; nothing but a fix is rewarded."""
+"""swe: its repositories are broken as reported and fixed by the reference fix; nothing but a fix is rewarded."""
 
 import asyncio
 import sys
@@ -80,9 +80,9 @@ async def test_neither_the_prompt_nor_the_sandbox_tells_a_hidden_answer(env: Any
 
 
 async def test_the_reference_fix_scores_one_and_doing_nothing_scores_zero(env: Any, player: ByPrompt) -> None:
-    mended = await each(env, player, {item["id"]: env.oracle(item) for item in ITEMS})
-    assert {name: rollout.score for name, rollout in mended.items()} == dict.fromkeys(mended, 1.0)
-    assert all(rollout.components == {"tests_passed": 1.0} for rollout in mended.values())
+    fixed = await each(env, player, {item["id"]: env.oracle(item) for item in ITEMS})
+    assert {name: rollout.score for name, rollout in fixed.items()} == dict.fromkeys(fixed, 1.0)
+    assert all(rollout.components == {"tests_passed": 1.0} for rollout in fixed.values())
     untouched = await each(env, player, {item["id"]: [""] for item in ITEMS})
     assert {name: rollout.score for name, rollout in untouched.items()} == dict.fromkeys(untouched, 0.0)
 

@@ -218,13 +218,13 @@ def _bad_configuration(stage: Stage, cell: Cell) -> float:
     state, true_after = _failed(stage, f"{cell.target} was told to fail")
     if state.parts[cell.target].restarts:
         raise AssertionError("it was tried again")
-    _mended(stage)
+    _restored(stage)
     return true_after
 
 
 def _raise_in_setup(stage: Stage, cell: Cell) -> float:
     _, true_after = _failed(stage, "setup fails")
-    _mended(stage)
+    _restored(stage)
     return true_after
 
 
@@ -239,7 +239,7 @@ def _failed(stage: Stage, why: str) -> tuple[RunState, float]:
     return state, true_after
 
 
-def _mended(stage: Stage) -> None:
+def _restored(stage: Stage) -> None:
     """What it failed by is gone, and it goes on to its end."""
     stage.await_nothing_left()
     stage.behave(_quick())

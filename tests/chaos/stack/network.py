@@ -1,6 +1,6 @@
 """The loopback of our own network namespace, made worse at one port for a while: cut, lossy or slow.
 
-Always true: `mended` leaves it as it was. Packets are dropped by iptables, both ways; they are late by netem where the
+Always true: `restored` leaves it as it was. Packets are dropped by iptables, both ways; they are late by netem where the
 kernel has it, else by a narrow link, on which each waits for those before it.
 """
 
@@ -31,7 +31,7 @@ def delay(port: int) -> None:
         subprocess.run(["iptables", "-t", "mangle", "-A", "OUTPUT", *slow], check=True)
 
 
-def mended() -> None:
+def restored() -> None:
     for table, chain in (("filter", "INPUT"), ("mangle", "OUTPUT")):
         subprocess.run(["iptables", "-t", table, "-F", chain], check=True)
     subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)

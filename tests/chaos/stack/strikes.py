@@ -75,7 +75,7 @@ def _network(scene: Scene, fault: Fault) -> Iterator[None]:
                 network.delay(port)
         yield
     finally:
-        network.mended()
+        network.restored()
 
 
 @contextmanager

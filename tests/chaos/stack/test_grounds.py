@@ -106,23 +106,23 @@ def test_the_loopback_in_there_is_not_the_machines() -> None:
         assert said(program, str(ours.getsockname()[1])) != 0
 
 
-def test_a_port_that_is_cut_off_does_not_answer_until_it_is_mended() -> None:
+def test_a_port_that_is_cut_off_does_not_answer_until_it_is_restored() -> None:
     before, broken, after = said(
-        SERVER + "import json; x = asked(); network.cut(port); y = asked(); network.mended()\n"
+        SERVER + "import json; x = asked(); network.cut(port); y = asked(); network.restored()\n"
         "print(json.dumps([x, y, asked(30)]))"
     )
     assert before is not None and broken is None and after is not None
 
 
 def test_a_port_that_loses_packets_answers_late_or_not_at_all() -> None:
-    program = "import json; network.lose(port, 0.4); some = [asked(4) for _ in range(8)]; network.mended()\n"
+    program = "import json; network.lose(port, 0.4); some = [asked(4) for _ in range(8)]; network.restored()\n"
     some = said(SERVER + program + "print(json.dumps(some))")
     # The kernel sends again what is lost after a fifth of a second at the earliest.
     assert any(seconds is None or seconds > 0.15 for seconds in some)
 
 
-def test_a_delayed_port_answers_late_until_it_is_mended() -> None:
-    program = "import json; network.delay(port); slow = asked(20); network.mended(); print(json.dumps([slow, asked()]))"
+def test_a_delayed_port_answers_late_until_it_is_restored() -> None:
+    program = "import json; network.delay(port); slow = asked(20); network.restored(); print(json.dumps([slow, asked()]))"
     slow, quick = said(SERVER + program)
     assert slow > 0.1 and quick is not None
 

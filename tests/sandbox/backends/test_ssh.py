@@ -403,7 +403,7 @@ async def test_a_cancelled_start_leaves_nothing(ssh: SshBackend, ssh_server: Ssh
         assert len(wardens(sandbox)) == 1
 
 
-# --- what a user can mend ---
+# --- what a user can fix ---
 
 
 async def refusal(backend: SshBackend) -> SandboxError:

@@ -1,7 +1,7 @@
 """The loopback of our own network namespace, made worse at one port for a while: cut, lossy or slow.
 
-Always true: `restored` leaves it as it was. Packets are dropped by iptables, both ways; they are late by netem where the
-kernel has it, else by a narrow link, on which each waits for those before it.
+Always true: `restored` leaves it as it was. Packets are dropped by iptables, both ways; they are late by netem where
+the kernel has it, else by a narrow link, on which each waits for those before it.
 """
 
 import subprocess

@@ -122,7 +122,9 @@ def test_a_port_that_loses_packets_answers_late_or_not_at_all() -> None:
 
 
 def test_a_delayed_port_answers_late_until_it_is_restored() -> None:
-    program = "import json; network.delay(port); slow = asked(20); network.restored(); print(json.dumps([slow, asked()]))"
+    program = (
+        "import json; network.delay(port); slow = asked(20); network.restored(); print(json.dumps([slow, asked()]))"
+    )
     slow, quick = said(SERVER + program)
     assert slow > 0.1 and quick is not None
 

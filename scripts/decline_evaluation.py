@@ -51,7 +51,7 @@ async def evaluate(command: list[str], *, declines: bool) -> None:
         messages = request["messages"]
         prompt = next(message["content"] for message in messages if message["role"] == "user")
         replies = next(replies for issue, replies in by_issue.items() if issue in prompt)
-        turn = sum(message["role"] == "assistant" for message in messages)
+        turn: int = sum(message["role"] == "assistant" for message in messages)
         return replies[min(turn, len(replies) - 1)]
 
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ FIXTURES = HERE / "fixtures" / "verifiers"
 
 def made(name: str, folder: Path, fixtures: list[str]) -> Path:
     """An interpreter with an engine environment's packages, and the packages of the fixtures."""
-    script = ROOT / "scripts" / ("interop_environment" if name == "verifiers-v0" else "engine_environment")
+    script = ROOT / ("scripts/interop_environment" if name == "verifiers-v0" else "scripts/engine_environment")
     engine = Path(subprocess.check_output([script, name], text=True, timeout=2200).strip())
     subprocess.run([engine / "bin" / "python", "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     [site] = engine.glob("lib/python*/site-packages")

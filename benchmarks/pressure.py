@@ -48,7 +48,7 @@ class TalkingEnv(HermesAgentBaseEnv):
     def format_prompt(self, item: int) -> str:
         return f"task {item}"
 
-    async def next_user_message(self, item: int, messages: list[dict[str, Any]]) -> str | None:
+    async def next_user_message(self, item: int, messages: list[Any], session: Any = None) -> str | None:
         return None if len(messages) >= 2 * TURNS else "go on"
 
     async def compute_reward(self, item: int, result: AgentResult, ctx: ToolContext) -> float:

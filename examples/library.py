@@ -9,8 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, ToolContext
-from hermes_rl.interop.records import load_records
+from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, ToolContext, load_records
 from hermes_rl.rollout.generate import generate_groups
 
 

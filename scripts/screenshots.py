@@ -3,8 +3,9 @@
     python scripts/screenshots.py RUN FILE EVALUATION EVALUATION      # what `hermes-rl view` takes
     python scripts/screenshots.py --output /tmp/pictures --pages run,group
 
-Each page is shown with the first source that has something for it; one that none has anything for is left out, and
-said. Needs playwright and Chromium (hermes-rl[browser]).
+Each page is shown with the first source that has something for it; pages without one are skipped with a message. The
+pictures of docs/viewer.md show the records of scripts/viewer_examples.py. Needs playwright and Chromium
+(hermes-rl[browser]).
 """
 
 import argparse
@@ -26,11 +27,13 @@ from hermes_rl.tools.browser.chromium import find_executable
 from hermes_rl.viewer.app import create_app
 from hermes_rl.viewer.service import ViewerService
 
-LARGEST = 200_000
-WIDTH, HEIGHT, TALLEST = 1280, 800, 1200
+LARGEST = 150_000
+WIDTH, HEIGHT, TALLEST = 1280, 800, 1000
+PHONE = 390
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PAGES = (
-    "sources", "run", "evaluation", "compare", "groups", "group", "rollouts", "rollout", "timeline", "tokens",
+    "sources", "phone", "run", "logs", "overlay", "evaluation", "compare", "groups", "group", "rollouts", "rollout",
+    "timeline", "tokens",
 )  # fmt: skip
 
 
@@ -38,6 +41,7 @@ PAGES = (
 class Picture:
     name: str
     path: str
+    width: int = WIDTH
 
 
 async def main(targets: list[str], output: Path, wanted: set[str]) -> int:
@@ -72,17 +76,17 @@ async def _taken(
     too_large = 0
     pictures = [one async for one in _pictures(page)]
     if missing := (wanted or set(PAGES)) - {picture.name for picture in pictures}:
-        print(f"left out, as no source has anything for it: {', '.join(sorted(missing))}", file=sys.stderr)
+        print(f"skipped, no source has anything to show: {', '.join(sorted(missing))}", file=sys.stderr)
     for picture in pictures:
         if wanted and picture.name not in wanted:
             continue
-        await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+        await page.set_viewport_size({"width": picture.width, "height": HEIGHT})
         await page.goto(address.partition("/?")[0] + picture.path)
         await page.locator("main h1").first.wait_for()
         await expect(page.locator(".loading, [aria-busy=true], .indexing")).to_have_count(0, timeout=60_000)
         path = output / f"viewer-{picture.name}-{theme}.png"
         height = int(await page.evaluate("document.documentElement.scrollHeight"))
-        await page.set_viewport_size({"width": WIDTH, "height": max(HEIGHT, min(height, TALLEST))})
+        await page.set_viewport_size({"width": picture.width, "height": max(HEIGHT, min(height, TALLEST))})
         await page.screenshot(path=path)
         size = path.stat().st_size
         too_large += size > LARGEST
@@ -102,11 +106,16 @@ async def _pictures(page: Page) -> AsyncIterator[Picture]:
 
     sources = (await ask("/api/home"))["sources"]
     for source in sources:
-        # The question opens its index; each page is taken when it is whole.
-        await ask(f"/api/s/{source['id']}/groups?limit=1")
+        while (await ask(f"/api/s/{source['id']}"))["indexing"] is not None:  # noqa: ASYNC110 (another process indexes)
+            await asyncio.sleep(0.2)
     yield Picture("sources", "/")
-    for source in [source for source in sources if source["kind"] == "run"][:1]:
-        yield Picture("run", f"/s/{source['id']}")
+    yield Picture("phone", "/", PHONE)
+    runs = [source["id"] for source in sources if source["kind"] == "run"]
+    for name in runs[:1]:
+        yield Picture("run", f"/s/{name}")
+        yield Picture("logs", f"/s/{name}/logs")
+    if len(runs) > 1:
+        yield Picture("overlay", f"/overlay?runs={','.join(runs)}&smooth=5")
     evaluations = [source["id"] for source in sources if source["kind"] == "evaluation"]
     for name in evaluations[:1]:
         yield Picture("evaluation", f"/s/{name}")

@@ -110,6 +110,12 @@ async def test_one_sample_is_greedy_and_the_size_bounds_the_items(tmp_path: Path
     assert report["generation_parameters"]["temperature"] == 0.0
 
 
+async def test_the_temperature_of_one_sample_can_be_set(tmp_path: Path) -> None:
+    report, model = await evaluated(passing(1, 1, 1, 1, 1), tmp_path, eval_temperature=1.0)
+    assert {body["temperature"] for body in model.bodies} == {1.0}
+    assert report["metrics"]["eval/temperature"] == 1.0
+
+
 async def test_several_samples_are_drawn_at_the_agents_temperature(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +138,12 @@ async def test_several_samples_are_drawn_at_the_agents_temperature(
 
 def test_pass_rates_are_reported_for_powers_of_two_and_for_all_samples() -> None:
     assert [sample_counts(samples) for samples in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+async def test_a_score_that_rounding_put_below_the_pass_score_passes(tmp_path: Path) -> None:
+    report, _ = await evaluated(lambda _: Text(repr(0.1 + 0.7)), tmp_path, eval_size=1, pass_score=0.8)
+    metrics = report["metrics"]
+    assert (metrics["eval/mean_reward"], metrics["eval/pass@1"], metrics["eval/model_failures"]) == (0.1 + 0.7, 1.0, 0)
 
 
 async def test_failures_of_the_model_stand_apart_from_failures_by_cause(
@@ -302,6 +314,21 @@ async def test_resume_of_a_finished_evaluation_asks_the_model_nothing(tmp_path: 
     assert resumed["items"] == whole["items"]
 
 
+async def test_resume_runs_an_item_again_whose_endpoint_failed_with_all_its_samples(tmp_path: Path) -> None:
+    asked: Counter[int] = Counter()
+
+    def fails_once(request: dict[str, Any]) -> Reply:
+        asked[number := number_of(request)] += 1
+        return Status(500) if number == 2 and asked[2] == 1 else Text("1")
+
+    first, _ = await evaluated(fails_once, tmp_path, eval_samples=2, rollout_retries=0)
+    assert first["metrics"]["eval/unscored_share"] == 0.1
+    resumed, model = await evaluated(fails_once, tmp_path, eval_samples=2, rollout_retries=0, resume=True)
+    assert was_requested(model) == {2: 2}
+    assert (resumed["metrics"]["eval/unscored_share"], resumed["metrics"]["eval/rollouts"]) == (0.0, 10)
+    assert len(list(read_groups(tmp_path / "groups.failed.jsonl"))) == 1
+
+
 async def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     await evaluated(passing(1, 1, 1, 1, 1), tmp_path)
     with pytest.raises(ConfigError, match="settings or the model changed"):
@@ -443,9 +470,13 @@ async def test_items_with_too_few_scored_samples_are_left_out_and_said_to_be(
     assert "2 items have too few scored samples for eval/pass@2" in capsys.readouterr().err
 
 
-async def test_the_report_holds_no_setting_that_could_be_a_secret(tmp_path: Path) -> None:
-    secret = {"headers": {"authorization": "sk-a-very-secret-key"}}
-    report, _ = await evaluated(passing(1, 1, 1, 1, 1), tmp_path, extra_body=secret)
-    assert "sk-a-very-secret-key" not in (tmp_path / "metrics.json").read_text()
-    assert report["settings"]["max_agent_turns"] == 30
+async def test_the_report_shows_settings_as_values_but_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = {"headers": {"authorization": "sk-a-very-secret-key"}, "note": "signed by a-key-of-this-machine"}
+    monkeypatch.setattr("hermes_rl.evaluation.evaluate.stored_secrets", lambda: {"a-key-of-this-machine"})
+    report, _ = await evaluated(passing(1, 1, 1, 1, 1), tmp_path, extra_body=secret, system_prompt="be short")
+    text = (tmp_path / "metrics.json").read_text()
+    assert "sk-a-very-secret-key" not in text and "a-key-of-this-machine" not in text
+    assert (report["settings"]["max_agent_turns"], report["settings"]["system_prompt"]) == (30, "be short")
     evaluation_table(report, tmp_path)

@@ -6,12 +6,14 @@ import sys
 import hermes_rl
 
 PUBLIC = """
-APIServerConfig AgentResult Case ConfigError EndpointError Failure Group HermesAgentBaseEnv HermesAgentEnvConfig
-HermesAgentLoop HermesRLError Judge JudgeError Judgement Limits Message Reward Rollout SandboxError SandboxSpec Sequence
-ServerManager
-Step StopReason ToolCall ToolContext ToolError ToolHostError ToolUseError Verdict VerifierError
+APIServerConfig AgentResult Case ConfigError EndpointError EpisodeContext Failure Group HermesAgentBaseEnv
+HermesAgentEnvConfig HermesAgentLoop HermesMultiAgentEnv HermesRLError Judge JudgeError Judgement Limits Message
+Reward Rollout SandboxError SandboxSpec ScriptedUser SeatAnswer Sequence ServerManager SimulatedUser
+Step StepReward StopReason ToolCall ToolContext ToolError ToolHostError ToolSession ToolUseError TurnState
+Verdict VerifierError
 FailureSource InfrastructureError
-__version__ cpu_reward run_cases tool weighted
+TextGameEnv
+__version__ cpu_reward load_records run_cases tool weighted
 """.split()
 
 

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from hermes_rl import AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig, Reward, ToolContext
+from hermes_rl import (
+    AgentResult,
+    APIServerConfig,
+    HermesAgentBaseEnv,
+    HermesAgentEnvConfig,
+    Reward,
+    TextGameEnv,
+    ToolContext,
+)
 from hermes_rl.environment.compat.base_env import BaseEnv
 from hermes_rl.environment.prebuild import NO_MODEL
 from hermes_rl.environment.scripted_policy import Step, run_script
@@ -185,6 +193,128 @@ def test_the_authors_own_cheats_must_score_nothing() -> None:
     assert severity(report, "cheat_scores") is Severity.ERROR
     assert 'your own cheat "begs" scores: 0.1' in seen(report, "cheat_scores")
     assert "claims success (own)" in report.agents()
+
+
+# Classes inside functions are not opened again in a process of their own, which saves a second each.
+def formatted() -> type[Sums]:
+    class Formatted(Sums):
+        """Its author pays 0.2 for the form of an answer."""
+
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:
+            said = result.final_response
+            parts = {"format": float(said.startswith("=")), "right": float(said == f"= {item['answer']}")}
+            return Reward(0.2 * parts["format"] + 0.8 * parts["right"], parts)
+
+        def oracle(self, item: Any) -> Sequence[Step]:
+            return [f"= {item['answer']}"]
+
+        def cheats(self, item: Any) -> Mapping[str, Sequence[Step]]:
+            return {"writes the form": ["= nothing"]}
+
+    return Formatted
+
+
+def test_a_component_of_the_authors_own_may_pay_a_cheat_a_little() -> None:
+    report = validate_environment(formatted())
+    assert (severity(report, "cheat_scores"), report.ok) == (Severity.WARNING, True)
+    told = seen(report, "cheat_scores")
+    assert "0.2 on item" in told and "for format 1; below 0.25, a quarter of the pass score" in told
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0.2, Severity.NOTE), (0.1, Severity.ERROR)])
+def test_what_a_cheat_may_score_can_be_stated(limit: float, expected: Severity) -> None:
+    report = validate_environment(formatted(), max_cheat_score=limit)
+    assert severity(report, "cheat_scores") is expected
+    assert f"max_cheat_score is {limit:g}" in seen(report, "cheat_scores")
+
+
+def test_a_cheat_that_passes_is_an_error_whatever_was_stated() -> None:
+    report = validate_environment(formatted(), max_cheat_score=1.0, pass_score=0.2)
+    assert severity(report, "cheat_passes") is Severity.ERROR
+
+
+def test_a_penalty_less_than_that_of_doing_nothing_is_no_score() -> None:
+    class Strict(Sums):
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+            said = result.final_response.strip()
+            return 1.0 if said == item["answer"] else -0.5 if said else -1.0
+
+    assert "cheat_scores" not in validate_environment(Strict).codes
+
+
+def test_rounding_neither_fails_an_oracle_nor_changes_a_score() -> None:
+    class Rounding(Sums):
+        sums = itertools.cycle([0.8, 0.1 + 0.7])
+
+        async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
+            return next(self.sums) if result.final_response.strip() == item["answer"] else 0.0
+
+    assert validate_environment(Rounding, pass_score=0.8).findings == ()
+
+
+def test_items_with_one_prompt_and_different_states_are_different_tasks() -> None:
+    class Hidden(Sums):
+        def initial_state(self, item: Any) -> Any:
+            return {"answer": item["answer"]}
+
+        def format_prompt(self, item: Any) -> str:
+            return "What number do I think of?"
+
+    assert "same_prompt" not in validate_environment(Hidden).codes
+
+    class Repeated(Hidden):
+        def train_items(self) -> Sequence[Any]:
+            return [{**item, "id": f"train-{number}"} for number, item in enumerate(SUMS)]
+
+    assert "5 training items" not in seen(validate_environment(Repeated), "same_prompt")
+    assert "2 training items" in seen(validate_environment(Repeated), "same_prompt")
+
+
+class Countdown:
+    """A game: say three, two, one; each word is a third of the score."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        self.left = ["one", "two", "three"]
+        return "Count down from three, or say stop.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        right = action == self.left[-1]
+        if right:
+            self.left.pop()
+        return f"{len(self.left)} left", right / 3, not self.left or not right, False, {}
+
+
+def countdown() -> type[TextGameEnv]:
+    class CountdownEnv(TextGameEnv):
+        game = Countdown
+
+        def oracle(self, item: int) -> Sequence[Step]:
+            return ["three", "two", lambda messages: "one" if messages[-1]["content"] == "1 left" else "stop"]
+
+    return CountdownEnv
+
+
+def test_a_game_is_solved_by_answers_of_several_turns_and_needs_no_backend() -> None:
+    report = check_environment(countdown(), terminal_backend="ssh", train_seeds=3, eval_seeds=2)
+    assert report.findings == ()
+    assert set(report.scores("oracle")) == {1.0}
+
+
+def test_the_last_observation_of_a_failed_oracle_is_told() -> None:
+    class Early(countdown()):  # type: ignore[misc]
+        def oracle(self, item: int) -> Sequence[Step]:
+            return ["three", "one"]
+
+    assert "Its last answer was followed by: 2 left" in seen(validate_environment(Early), "oracle_fails")
+
+
+def test_a_step_of_an_oracle_that_raises_is_told_with_its_line() -> None:
+    class Confused(countdown()):  # type: ignore[misc]
+        def oracle(self, item: int) -> Sequence[Step]:
+            return ["three", lambda messages: messages[99]["content"]]
+
+    told = seen(validate_environment(Confused, items=1), "failure")
+    assert re.search(r"environment/script.*IndexError at test_validation.py:\d+", told)
 
 
 def test_a_score_that_changes_is_an_error() -> None:

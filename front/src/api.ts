@@ -25,34 +25,40 @@ export interface SourceDetail extends Source {
   provenance: Record<string, unknown> | null;
 }
 export type Series = (number | null)[];
-export interface Curve { steps: number[]; series: Record<string, Series>; bands: Record<string, { low: Series; high: Series }> }
+export interface Curve { steps: number[]; times: Series; series: Record<string, Series>; bands: Record<string, { low: Series; high: Series }> }
 export interface Live {
   state: string | null; reason: string | null; stalled?: string | null;
   parts: { name: string; state: string | null; restarts?: number | null; problem?: string | null }[];
   step: number | null; total_steps: number | null; tokens_per_second: number | null; groups_per_minute: number | null;
   staleness: number | null; queue: number | null; updated_at: string | number | null; minutes_left?: number | null; running_minutes?: number | null;
 }
+export interface Use { state: string; cause: string | null; batch: number | null; step: number | null }
+export interface Logs { parts: string[]; part: string | null; text: string; lines: number }
+export interface Command { what: string; line: string }
 export interface Page<R> { rows: R[]; next: string | null; total: number | null; took_ms?: number }
 export interface GroupRow {
   id: string; item_id: string; title: string | null; draw: number | null; created_at: string | null; scores: (number | null)[];
-  mean: number | null; spread: number | null; failures: string[]; withheld: string | null; rollouts: number;
+  mean: number | null; spread: number | null; failures: string[]; withheld: string | null; rollouts: number; use: Use | null;
 }
 export interface RolloutRow {
   id: string; group_id: string; index: number; item_id: string; title: string | null; score: number | null; failure: string | null;
   stop_reason: string | null; turns: number | null; tool_calls: number | null; tool_errors: number | null;
   completion_tokens: number | null; seconds: number | null; created_at: string | null; tools: string[];
-  version: { low: number; high: number } | null; snippet: string | null;
+  version: { low: number; high: number } | null; seat: string | null; snippet: string | null;
 }
 export interface Contrast { what: string; name: string; good: number | null; bad: number | null }
 export interface Group {
   id: string; item_id: string; item: unknown; tools: unknown; withheld: string | null; provenance: Record<string, unknown> | null;
   rollouts: RolloutRow[]; contrast: Contrast[]; rollouts_total?: number;
+  use: Use | null; advantages: Record<string, number>; advantage_rule: string;
 }
 export interface Timing { span: string; name: string; start: number | null; seconds: number | null }
 export interface Rollout extends RolloutRow {
   components: Record<string, number | null>; turn_scores: (number | null)[] | null; usage: Record<string, number | null> | null; timings: Timing[];
   failure_message: string | null; messages: number;
   sequences: { tokens: number; sampled: number; versions: [number | null, number | null] | null }[];
+  notes: { name: string; text: string; chars: number }[]; end_reason: string | null; step_reward: number | null;
+  advantage: number | null; advantage_rule: string; use: Use | null;
   metadata: unknown; neighbours: { previous: string | null; next: string | null };
 }
 export interface Text { text: string; chars: number; cut: boolean }
@@ -60,6 +66,7 @@ export interface Message {
   n: number; role: string; reasoning: Text | null; content: Text | null;
   tool_calls: { id: string | null; name: string; arguments: Text }[];
   tool_call_id: string | null; name: string | null; error: boolean; sampled: boolean;
+  turn: number; state: (Text & { changed: string[] }) | null; rewards: { turn: number; value: number; note: string }[];
 }
 export interface Messages { rows: Message[]; next: number | null; total?: number }
 export interface TextPage { text: string; chars: number; next: number | null }
@@ -80,6 +87,9 @@ export interface Comparison {
     significant: boolean; note: string | null;
   }[];
   items: { item_id: string; title: string | null; a: number | null; b: number | null }[];
+  differences: { name: string; a: unknown; b: unknown; text: string }[];
+  same: { name: string; value: unknown }[];
+  remarks: string[];
 }
 
 export interface Answer<T> { data: T | null; problem: Problem | null; loading: boolean }
@@ -102,7 +112,7 @@ export async function ask<T>(path: string, signal?: AbortSignal): Promise<T> {
     response = await fetch(path, { ...(signal ? { signal } : {}), headers: { accept: "application/json" } });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, "The viewer does not answer.", "Look whether `hermes-rl view` still runs, then load this page again.");
+    throw new Problem(0, "The viewer is not responding.", "Check that `hermes-rl view` is still running, then reload this page.");
   }
   if (!response.ok) throw await problemOf(response);
   return (await response.json()) as T;
@@ -175,6 +185,6 @@ async function problemOf(response: Response): Promise<Problem> {
     const body = (await response.json()) as { error?: { message?: string; next_step?: string } };
     return new Problem(response.status, body.error?.message ?? response.statusText, body.error?.next_step ?? null);
   } catch {
-    return new Problem(response.status, `The viewer answered ${response.status} ${response.statusText}.`, null);
+    return new Problem(response.status, `The viewer returned ${response.status} ${response.statusText}.`, null);
   }
 }

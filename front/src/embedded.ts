@@ -4,7 +4,7 @@ import { Problem } from "./problem";
 import { patterns } from "./words";
 
 /** What a report says of itself. */
-export interface About { note: string | null; start: string; compare: boolean }
+export interface About { note: string | null; start: string; compare: boolean; runs: number }
 export interface Embedded { about: About; answer(path: string): unknown; text(path: string): string; has(path: string): boolean }
 
 type Row = Record<string, unknown>;
@@ -18,11 +18,11 @@ export function answersOf(json: string): Embedded {
   const answers = JSON.parse(json) as Answers;
   const find = (path: string): unknown => {
     const found = answers[path];
-    if (found === undefined) throw new Problem(404, "This report does not hold that.", "Look at the source itself with `hermes-rl view`.");
+    if (found === undefined) throw new Problem(404, "This is not included in the report.", "Open the source with `hermes-rl view`.");
     return found;
   };
   return {
-    about: { note: null, start: "/", compare: false, ...(answers["report"] as Partial<About> | undefined) },
+    about: { note: null, start: "/", compare: false, runs: 0, ...(answers["report"] as Partial<About> | undefined) },
     has: (path) => path in answers,
     answer: (path) => answered(path, answers, find),
     text: (path) => {
@@ -71,6 +71,8 @@ function keeps(row: Row, query: URLSearchParams): boolean {
   if (high && (score as number) > Number(high)) return false;
   const stop = query.get("stop_reason");
   if (stop && row["stop_reason"] !== stop) return false;
+  const step = query.get("step");
+  if (step && (row["use"] as { step: number | null } | null)?.step !== Number(step)) return false;
   const failure = query.get("failure");
   if (failure && !(failure === "any" ? row["failure"] : failure === "none" ? !row["failure"] : row["failure"] === failure)) return false;
   const tool = query.get("tool");

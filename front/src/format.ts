@@ -16,27 +16,40 @@ export function number(value: number | null | undefined, digits = 3): string {
   return minus(String(Number(value.toPrecision(digits))));
 }
 
-export function score(value: number | null | undefined): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  return Math.abs(value) >= 1000 ? number(value) : minus(value.toFixed(2));
+/** With this many decimals, a tie rounded to the even digit as Python does: the terminal shows the same digits. */
+export function fixed(value: number, digits: number): string {
+  const tie = Number.isInteger(value * 2 ** (digits + 1)) && !Number.isInteger(value * 2 ** digits);
+  if (!tie) return value.toFixed(digits);
+  const below = Math.floor(Math.abs(value) * 10 ** digits);
+  return (((below % 2 === 0 ? below : below + 1) / 10 ** digits) * Math.sign(value)).toFixed(digits);
 }
 
-export function signed(value: number | null | undefined): string {
+export function score(value: number | null | undefined, digits = 3): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
+  return Math.abs(value) >= 1000 ? number(value) : minus(fixed(value, digits));
+}
+
+/** How many decimals an estimate with this interval needs. */
+export function decimals(low: number | null, high: number | null): number {
+  return low !== null && high !== null && high !== low && high - low < 0.02 ? 4 : 3;
+}
+
+export function signed(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return NONE;
-  return value > 0 ? `+${score(value)}` : score(value);
+  return value > 0 ? `+${score(value, digits)}` : score(value, digits);
 }
 
 export function share(part: number, of: number): string {
   if (!of) return NONE;
   const percent = (100 * part) / of;
-  return percent > 0 && percent < 1 ? "<1%" : `${Math.round(percent)}%`;
+  return percent > 0 && percent < 1 ? "<1%" : `${fixed(percent, 0)}%`;
 }
 
 export function seconds(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   if (value < 0.001) return value === 0 ? "0 s" : "<1 ms";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 100) return `${value.toFixed(1)} s`;
+  if (value < 100) return `${fixed(value, 1)} s`;
   const minutes = Math.floor(Math.round(value) / 60);
   if (minutes < 60) return `${minutes} min ${String(Math.round(value) % 60).padStart(2, "0")} s`;
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;

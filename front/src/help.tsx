@@ -5,14 +5,14 @@ import { keysOn, setKeys } from "./keys";
 
 const KEYS: [string, [string, string][]][] = [
   ["Everywhere", [
-    ["j  k", "next and previous row or message"], ["Enter", "open it, or fold it"], ["/", "search"], ["u", "up: back to the list"],
-    ["t", "theme: system, light, dark"], ["?", "this help"],
+    ["j  k", "Next or previous row or message"], ["Enter", "Open the row, or fold the message"], ["/", "Search"], ["u", "Back to the list"],
+    ["t", "Switch theme: system, light, dark"], ["?", "Show this help"],
   ]],
-  ["Go to", [["g h", "sources"], ["g o", "overview"], ["g g", "groups"], ["g r", "rollouts"], ["g c", "compare"]]],
-  ["In a list", [["n  p", "next and previous page"]]],
+  ["Go to", [["g h", "Sources"], ["g o", "Overview"], ["g g", "Groups"], ["g r", "Rollouts"], ["g l", "Logs of a run"], ["g c", "Compare"], ["g v", "Overlay of runs"]]],
+  ["In a list", [["n  p", "Next or previous page"]]],
   ["In a rollout", [
-    ["1 – 4", "conversation, timeline, tokens, record"], ["[  ]", "previous and next rollout of the group"], ["e", "unfold or fold everything"],
-    ["y", "copy as JSONL"],
+    ["1 – 4", "Conversation, timeline, tokens, record"], ["[  ]", "Previous or next rollout of the group"], ["e", "Expand or collapse everything"],
+    ["y", "Copy as JSONL"],
   ]],
 ];
 
@@ -26,7 +26,7 @@ export function Help({ open, close }: { open: boolean; close: () => void }): JSX
   return (
     <dialog ref={dialog} onClose={close} aria-labelledby="help-title" onClick={(event) => event.target === dialog.current && close()}>
       <div class="help">
-        <h2 id="help-title">Keyboard</h2>
+        <h2 id="help-title">Keyboard shortcuts</h2>
         <div class="help-columns">
           {KEYS.map(([title, keys]) => (
             <section key={title}>
@@ -45,7 +45,7 @@ export function Help({ open, close }: { open: boolean; close: () => void }): JSX
         <div class="help-end">
           <label>
             <input type="checkbox" checked={on} onChange={(event) => { setKeys(event.currentTarget.checked); setOn(event.currentTarget.checked); }} />
-            Single keys are on
+            Enable single-key shortcuts
           </label>
           <button type="button" autoFocus onClick={close}>Close</button>
         </div>

@@ -12,6 +12,8 @@ import { Compare } from "./pages/compare";
 import { GroupPage } from "./pages/group";
 import { Groups } from "./pages/groups";
 import { HomePage } from "./pages/home";
+import { LogsPage } from "./pages/logs";
+import { Overlay } from "./pages/overlay";
 import { RolloutPage } from "./pages/rollout";
 import { Rollouts } from "./pages/rollouts";
 import { SourcePage } from "./pages/source";
@@ -29,8 +31,10 @@ function page(path: string[]): JSX.Element {
   const [first, source, list, id] = path;
   if (first === undefined) return <HomePage />;
   if (first === "compare" && path.length === 1) return <Compare />;
+  if (first === "overlay" && path.length === 1) return <Overlay />;
   if (first === "s" && source !== undefined) {
     if (list === undefined) return <SourcePage key={source} source={source} />;
+    if (list === "logs" && id === undefined) return <LogsPage key={source} source={source} />;
     if (list === "groups" && id === undefined) return <Groups key={source} source={source} />;
     if (list === "rollouts" && id === undefined) return <Rollouts key={source} source={source} />;
     if (list === "groups" && id !== undefined && path.length === 4) return <GroupPage key={id} source={source} id={id} />;

@@ -31,7 +31,9 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
     "g o": to(),
     "g g": to("groups"),
     "g r": to("rollouts"),
+    "g l": to("logs"),
     "g c": () => go("/compare"),
+    "g v": () => go("/overlay"),
     u: () => go(above(path)),
   });
   useEffect(() => {
@@ -43,15 +45,16 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>Skip to content</a>
       <header class="bar">
-        <Link to="/" class="brand"><Mark />hermes-rl</Link>
+        <Link to="/" class="brand" aria-label="hermes-rl"><Mark /><span>hermes-rl</span></Link>
         <nav aria-label="Main">
           <Link to="/" {...current(path.length === 0)}>Sources</Link>
           {(!embedded || embedded.about.compare) && <Link to="/compare" {...current(path[0] === "compare")}>Compare</Link>}
+          {(!embedded || embedded.about.runs > 1) && <Link to="/overlay" {...current(path[0] === "overlay")}>Overlay</Link>}
         </nav>
         <span class="grow" />
         <ThemeSwitch />
-        <button type="button" class="quiet" onClick={() => setHelp(true)} aria-haspopup="dialog" aria-label="Keys (?)">
-          <span class="label">Keys</span> <kbd>?</kbd>
+        <button type="button" class="quiet" onClick={() => setHelp(true)} aria-haspopup="dialog" aria-label="Keyboard shortcuts (?)">
+          <span class="label">Shortcuts</span> <kbd>?</kbd>
         </button>
       </header>
       <main id="main" ref={main} tabIndex={-1}>
@@ -66,7 +69,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
 function ThemeSwitch(): JSX.Element {
   const theme = useTheme();
   return (
-    <button type="button" class="quiet" onClick={nextTheme} aria-label={`Theme: ${theme}. Change`} title="Theme (t)">
+    <button type="button" class="quiet" onClick={nextTheme} aria-label={`Theme: ${theme}. Switch`} title="Theme (t)">
       <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">
         <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" stroke-width="1.4" />
         <path d="M8 1.8a6.2 6.2 0 0 1 0 12.4z" fill="currentColor" />

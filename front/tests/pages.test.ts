@@ -4,7 +4,8 @@ import type { Message } from "../src/api";
 import { path } from "../src/charts/line";
 import { extent, smoothed, thinned, ticks } from "../src/charts/scale";
 import { answersOf } from "../src/embedded";
-import { ago, bytes, count, number, score, seconds, share } from "../src/format";
+import { ago, bytes, count, decimals, number, score, seconds, share } from "../src/format";
+import { flattened, toolName } from "../src/parts/bits";
 import { searched } from "../src/parts/text";
 import { workedExamples } from "../src/pages/conversation";
 import { waiting } from "../src/pages/timeline";
@@ -19,6 +20,20 @@ test("numbers are short", () => {
   expect([number(0.12345), number(12345.6), number(-0.5), number(0.00012)]).toEqual(["0.123", "12,346", "−0.5", "1.2e−4"]);
   expect([seconds(0.0123), seconds(12.34), seconds(125), seconds(7300)]).toEqual(["12 ms", "12.3 s", "2 min 05 s", "2 h 01 min"]);
   expect([bytes(999), bytes(1_020_000_000)]).toEqual(["999 B", "1.0 GB"]);
+});
+
+test("scores have the digits that Python prints", () => {
+  expect([0.125, 0.375, 2.5, -0.125].map((value) => score(value, 2))).toEqual(["0.12", "0.38", "2.50", "−0.12"]);
+  expect([score(0.0625), score(2.675, 2), score(2 / 7)]).toEqual(["0.062", "2.67", "0.286"]);
+  expect([share(1, 8), decimals(0.1, 0.5), decimals(0.1, 0.11)]).toEqual(["12%", 3, 4]);
+});
+
+test("settings within settings have names with dots", () => {
+  expect(flattened({ a: { b: 1, c: { d: [1] } }, e: {} })).toEqual([["a.b", 1], ["a.c.d", [1]], ["e", {}]]);
+});
+
+test("a tool's name shows its spaces", () => {
+  expect([toolName("terminal"), toolName(" terminal"), toolName("")]).toEqual(["terminal", '" terminal"', '""']);
 });
 
 test("times are told from text and from seconds", () => {
@@ -78,7 +93,7 @@ test("a report answers from itself, filtered and by pages", () => {
   expect([page.rows.length, page.next]).toEqual([50, "50"]);
   const best = report.answer("/api/s/a/rollouts?sort=-score&min_score=0.9&limit=50") as { rows: { id: string }[] };
   expect(best.rows.map((row) => row.id)).toEqual(["59", "58", "57", "56", "55", "54"]);
-  expect(() => report.answer("/api/s/b")).toThrow("does not hold");
+  expect(() => report.answer("/api/s/b")).toThrow("not included");
 });
 
 test("a report is searched in what was said", () => {
@@ -104,7 +119,7 @@ test("a report gives conversations and tokens by pages", () => {
 });
 
 test("a report says what it is of and where it begins", () => {
-  expect(answersOf("{}").about).toEqual({ note: null, start: "/", compare: false });
+  expect(answersOf("{}").about).toEqual({ note: null, start: "/", compare: false, runs: 0 });
   expect(answersOf('{"report": {"start": "/s/a"}}').about.start).toBe("/s/a");
 });
 
@@ -115,7 +130,7 @@ test("a value between two gaps is a dot", () => {
 
 test("worked examples are what stands between the system prompt and the task", () => {
   const said = (...roles: [string, boolean][]): Message[] => roles.map(([role, sampled], n) => ({
-    n, role, sampled, reasoning: null, content: null, tool_calls: [], tool_call_id: null, name: null, error: false,
+    n, role, sampled, reasoning: null, content: null, tool_calls: [], tool_call_id: null, name: null, error: false, turn: 0, state: null, rewards: [],
   }));
   const shown = said(["system", false], ["user", false], ["assistant", false], ["user", false], ["assistant", true], ["user", false]);
   expect(workedExamples(shown).map((row) => row.n)).toEqual([1, 2]);

@@ -3,29 +3,16 @@
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from hermes_rl import AgentResult, HermesAgentBaseEnv, ToolContext
-from hermes_rl.cli.environment_command import EnvironmentCommand
+from hermes_rl.cli.environment_command import DeferredCommand
 from hermes_rl.cli.main import ALIASES
 from hermes_rl.cli.main import hermes_rl as program
-from hermes_rl.cli.recorded_command import RecordedCommand
 from hermes_rl.orchestration.presets.preset import SECTIONS
 
 from .markdown import prose, table
 from .settings import anchor
-
-
-class AnyEnv(HermesAgentBaseEnv):
-    """Stands where the reader's own environment will: it has the settings that all have."""
-
-    def format_prompt(self, item: Any) -> str:
-        raise NotImplementedError
-
-    async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float:
-        raise NotImplementedError
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -43,12 +30,8 @@ def _below(name: str, command: click.Command) -> Iterator[tuple[str, click.Comma
 
 
 def _settled(command: click.Command) -> click.Command:
-    """With the options that a late verb has once its environment is known."""
-    if isinstance(command, EnvironmentCommand):
-        return command._command(AnyEnv)  # noqa: SLF001 (what it does once it knows)
-    if isinstance(command, RecordedCommand):
-        return command._command(AnyEnv, Path("FILE"))  # noqa: SLF001 (the same)
-    return command
+    """With the options that a command has once its environment is known."""
+    return command.usual_command() if isinstance(command, DeferredCommand) else command
 
 
 def commands_page() -> str:
@@ -69,8 +52,14 @@ def commands_page() -> str:
             parts.append(table(("flag", "what it does", "default"), rows))
         if sections := list(dict.fromkeys(filter(None, map(_section, options)))):
             said = " and ".join(f"[`--{section}.FIELD`](settings.md#{anchor(section)})" for section in sections)
-            parts.append(f"Besides: every {said}.")
+            parts.append(f"Besides: every {said}.{_short_flags(options)}")
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _short_flags(options: list[click.Option]) -> str:
+    """The fields of sections that have another flag."""
+    named = [f"`{flag}` is `{option.opts[-1]}`" for option in options if _section(option) for flag in option.opts[:-1]]
+    return f" {', '.join(named)}." if named else ""
 
 
 def _usage(name: str, command: click.Command) -> str:
@@ -91,7 +80,7 @@ def _flags(option: click.Option) -> list[str]:
 def _metavar(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
         return "|".join(map(str, option.type.choices))
-    return (option.metavar or option.type.name).upper().replace("PATH", "FILE")
+    return option.metavar or option.type.name.upper().replace("PATH", "FILE")
 
 
 def _default(option: click.Option) -> str:

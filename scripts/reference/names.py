@@ -32,6 +32,7 @@ HOMES = {
     "core.messages": "Messages",
     "core.trajectory": "Records",
     "core.errors": "Errors",
+    "interop.records": "Records",
 }
 INTRODUCTION = """# Python
 

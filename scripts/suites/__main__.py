@@ -20,8 +20,8 @@ from scripts.suites.record import RECORD, ROOT, Coverage, Pass, Plan, Record, Su
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hermes-rl-ci"
 # What CI on this machine saw last; `long` takes it over into the record that is committed.
 SEEN = CACHE / RECORD.name
-# Tests compute more than they wait, and Ray gives up when its agents take 15 s to start.
-WIDTH = 1 + (os.cpu_count() or 2)
+# Tests wait as long as they compute. With more jobs than this, Ray gives up, since its agents take 15 s to start.
+WIDTH = 2 + (os.cpu_count() or 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,8 @@ import pytest
 
 from hermes_rl.cli.compare import compare
 from hermes_rl.console.run_command import run_click
+from hermes_rl.evaluation.compare import differences, read_evaluation
+from hermes_rl.rollout.sampler import content_id
 from tests.test_evaluation import SaidEnv, cut_short, evaluated, passing
 
 ITEMS = 8
@@ -85,15 +87,25 @@ async def test_what_differs_besides_the_scores_is_named(tmp_path: Path, capsys: 
         "the samples per item differ: 1 and 2",
         "the temperature differs: 0 and 0.5",
         "the setting max_agent_turns differs: 30 and 3",
-        "the setting system_prompt differs",
+        "the setting system_prompt differs: None and other",
         f"1 scored item is only in {before}",
-        f"1 rollouts of {after}",
+        f"1 rollout has no score in {after}",
         "stopped early by token_limit",
         "was sampled from versions 4 to 6 (mixed)",
     ):
         assert part in said
     assert len(result["only_in_first"]) == 1
     assert "agent_temperature" not in said
+
+
+async def test_a_report_with_hashed_settings_is_compared_by_the_hash(tmp_path: Path) -> None:
+    before = await evaluation(tmp_path / "before", *[1] * ITEMS, system_prompt="be short")
+    after = await evaluation(tmp_path / "after", *[1] * ITEMS, system_prompt="be short")
+    changed(before, lambda report: report["settings"].update(system_prompt=content_id("be short")))
+    assert list(differences(read_evaluation(before), read_evaluation(after))) == []
+    changed(before, lambda report: report["settings"].update(system_prompt=content_id("be long")))
+    [found] = differences(read_evaluation(before), read_evaluation(after))
+    assert (found.name, found.second) == ("system_prompt", "be short")
 
 
 async def test_unfinished_evaluations_and_files_of_groups_can_be_compared(

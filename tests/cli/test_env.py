@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_command import hermes_rl
 from tests.orchestration.discovery.writing import written
 
-BUNDLED = "gsm8k harbor swe terminal_test terminal_words web_research".split()
+BUNDLED = "append_log gsm8k harbor swe terminal_test terminal_words web_research".split()
 MINE = '''from hermes_rl import HermesAgentBaseEnv
 class Mine(HermesAgentBaseEnv):
     """Count things."""
@@ -41,8 +41,8 @@ def test_all_environments_are_listed_for_programs(folder: Path) -> None:
 
 def test_all_environments_are_listed_for_people(folder: Path) -> None:
     lines = hermes_rl("env", "list").stdout.splitlines()
-    assert [line.split()[0] for line in lines[:7]] == [*BUNDLED, "mine"]
-    assert lines[6].endswith("[user] Count things.")
+    assert [line.split()[0] for line in lines[:8]] == [*BUNDLED, "mine"]
+    assert lines[7].endswith("[user] Count things.")
     assert lines[-1] == f"  {folder / 'bad_env.py'}:2: syntax error: invalid syntax"
 
 

@@ -79,7 +79,7 @@ async def test_commands_show_hostile_text_and_do_not_send_it_to_the_terminal(tmp
     (tmp_path / "hostile_env.py").write_text(ENVIRONMENT)
     file = tmp_path / f"{FILE}.jsonl"
     flags = ("--env.total_steps", "2", "--env.group_size", "2", "--env.data_path_to_save_groups", str(file))
-    async with ScriptedModel(answer) as model:
+    async with ScriptedModel(answer, serves=(HOSTILE,)) as model:
         endpoint = ("--openai.base_url", model.base_url, "--openai.model_name", HOSTILE, "--openai.max_retries", "0")
 
         async def printed_by(*arguments: str) -> str:

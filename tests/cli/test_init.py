@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.cli.init import parse_environment_name, render_template
+from hermes_rl.cli.init import KINDS, parse_environment_name, render_template
 from hermes_rl.core.errors import ConfigError
 
 NO_TERMINAL: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 250}
@@ -50,6 +50,24 @@ def test_environment_and_test_are_under_forty_lines() -> None:
     assert sum(len(text.splitlines()) for text in render_template("word_count").values()) < 40
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_example_is_left_in_the_name(kind: str) -> None:
+    written = "".join(render_template("tidy_desk", kind).values())
+    assert KINDS[kind].name not in written.lower()
+    assert "class TidyDeskEnv(" in written
+
+
+def test_a_kind_says_what_it_needs(tmp_path: Path) -> None:
+    done = run("hermes_rl", "init", "mine", "--kind", "judge", cwd=tmp_path)
+    assert "validate, process and evaluate also need --env.judge_url URL --env.judge_model MODEL" in done.stdout
+
+
+def test_a_kind_and_traces_exclude_each_other(tmp_path: Path) -> None:
+    (tmp_path / "traces.jsonl").write_text("")
+    done = run("hermes_rl", "init", "mine", "--kind", "game", "--from-traces", "traces.jsonl", cwd=tmp_path)
+    assert (done.returncode, "give one of them" in done.stderr) == (2, True)
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "test_mine_env.py").write_text("precious")
     done = run("hermes_rl", "init", "mine", cwd=tmp_path)
@@ -75,20 +93,26 @@ def test_what_was_written_validates(tmp_path: Path) -> None:
     assert set(means.values()) == {0.0}
 
 
-def test_what_was_written_is_tidy(tmp_path: Path) -> None:
-    for place, text in render_template("mine").items():
-        (tmp_path / place).write_text(text)
+def write(folder: Path, kind: str) -> None:
+    for place, text in render_template("mine", kind).items():
+        (folder / place).write_text(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_written_is_tidy(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, kind)
     rules = ["--isolated", "--line-length", "120"]
-    checked = run("ruff", "check", *rules, "--select", "ALL", "--ignore", "ARG002,CPY,D1,D203,D213,INP", cwd=tmp_path)
+    ignored = "ARG002,COM812,CPY,D1,D203,D213,D413,D417,INP"
+    checked = run("ruff", "check", *rules, "--select", "ALL", "--ignore", ignored, cwd=tmp_path)
     formatted = run("ruff", "format", "--check", *rules, cwd=tmp_path)
     assert (checked.returncode, formatted.returncode) == (0, 0), checked.stdout + formatted.stdout
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_its_types_hold_and_its_test_passes(tmp_path: Path) -> None:
-    for place, text in render_template("mine").items():
-        (tmp_path / place).write_text(text)
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_types_hold_and_its_test_passes(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, kind)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:asyncio -p no:cacheprovider\n")
     typed = run("mypy", "--strict", "--cache-dir", os.devnull, ".", cwd=tmp_path)
     assert typed.returncode == 0, typed.stdout

@@ -124,15 +124,18 @@ def test_the_results_of_training_are_shown_with_their_intervals(capsys: pytest.C
     result: dict[str, Any] = {
         "rollouts": {"path": "quickstart/rollouts.jsonl"},
         "evaluation": {"metrics": {"eval/mean_reward": 1.0, "eval/scored": 20.0}},
-        "comparison": {
-            "first": {"mean": 0.3, "low": 0.2, "high": 0.4, "scored": 40},
-            "second": {"mean": 0.95, "low": 0.9, "high": 1.0, "scored": 40},
-            "difference": {"estimate": 0.65, "low": 0.5, "high": 0.8},
+        "training": {
+            "held_out": [
+                {**rate, "environment": "append_log", "decoding": "greedy", "items": 40}
+                for rate in (
+                    {"moment": "before", "mean": 0.1, "low": 0.03, "high": 0.24},
+                    {"moment": "after", "mean": 0.95, "low": 0.83, "high": 0.99},
+                )
+            ]
         },
         "run_id": "abc",
     }
     show_results(result)
     shown = capsys.readouterr().err
-    assert "before training, at temperature 1: 0.300 [0.20, 0.40] of 40 rollouts" in shown
-    assert "difference +0.650 [0.50, 0.80]" in shown
+    assert "append_log: 0.100 [0.03, 0.24] before, 0.950 [0.83, 0.99] after, on 40 held-out items" in shown
     assert "hermes-rl engine serve abc" in shown

@@ -129,7 +129,7 @@ def test_the_example_of_the_docs_can_be_checked(home: dict[str, str], tmp_path: 
         (("prepare",), "the first argument must be an environment"),
         (
             ("prepare", "nowhere"),
-            "bundled environment (gsm8k, harbor, swe, terminal_test, terminal_words, web_research)",
+            "no environment is named 'nowhere'; known: append_log, gsm8k",
         ),
         (("prepare", "terminal_test", "--env.terminal_backend", "dokcer"), "choose one of auto"),
     ],

@@ -20,6 +20,7 @@ from tests.support.scripted_model import ScriptedModel, Text
 SOURCE = Path(__file__).parents[2] / "src" / "hermes_rl"
 # Modules that make files with the umask, and why.
 WITH_UMASK = {
+    "cli/board.py": "`board`: a page for others",
     "cli/init.py": "a new environment's source",
     "viewer/report/page.py": "`report`; the page of `process` is private",
     "cli/export_atif.py": "`export`",

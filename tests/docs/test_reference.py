@@ -46,7 +46,7 @@ def test_every_flag_is_on_a_page_and_says_what_it_does() -> None:
     for name, command in commands():
         part = PAGES["reference/commands.md"].split(f"# `{name}`\n")[1].split("\n## ")[0]
         for option in (one for one in command.params if isinstance(one, click.Option)):
-            flag = option.opts[0]
+            flag = option.opts[-1]
             section, _, field = flag.removeprefix("--").partition(".")
             shown = f"`{section}.{field}`" in settings if field else f"`{flag}" in part
             assert shown, f"{name} {flag} is not on the page"

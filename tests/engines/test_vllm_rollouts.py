@@ -67,7 +67,7 @@ class CatEnv(HermesAgentBaseEnv):
         *system, prompt = super().initial_messages(item)
         return [*system, *example("moon", 417), *example("green", 902), prompt]
 
-    async def next_user_message(self, item: str, messages: list[Message]) -> str | None:
+    async def next_user_message(self, item: str, messages: list[Message], session: object = None) -> str | None:
         asked = sum(message["role"] == "user" for message in messages) - 3
         return f"Cat {WORDS[(WORDS.index(item) + 1) % len(WORDS)]}.txt" if asked == 0 else None
 

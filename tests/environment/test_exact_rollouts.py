@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hermes_rl import AgentResult, APIServerConfig, ConfigError, HermesAgentEnvConfig, Reward, ToolContext
+from hermes_rl import AgentResult, APIServerConfig, ConfigError, HermesAgentEnvConfig, Reward, ScriptedUser, ToolContext
 from hermes_rl.core.trajectory import StopReason
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.store.codec import encode
@@ -65,6 +65,23 @@ async def test_a_rollout_with_tools_has_its_tokens_in_the_record(tmp_path: Path)
         assert rollout.stop_reason is StopReason.NATURAL
         assert rollout.messages[-1] == {"role": "assistant", "content": "Done."}
     assert group_from_record(json.loads(json.dumps(group_to_record(group)))) == group
+
+
+async def test_the_words_of_a_user_are_no_tokens_to_train_on(tmp_path: Path) -> None:
+    class Talking(FileEnv):
+        user = ScriptedUser(["and now?"])
+
+    def answers(asked: Asked) -> Tokens:
+        text = MODEL.tokenizer.decode(asked.prompt, skip_special_tokens=False)
+        return Tokens(ids("two" if "and now?" in text else "one"))
+
+    async with VLLMServer(answers) as server, exact(server, tmp_path, kind=Talking, group_size=1) as env:
+        [rollout] = (await env.collect_group({"number": 7})).rollouts
+    [sequence] = rollout.sequences
+    pairs = list(zip(sequence.tokens, sequence.mask, strict=True))
+    assert tuple(token for token, kept in pairs if kept) == (*ids("one"), *ids("two"))
+    others = MODEL.tokenizer.decode([token for token, kept in pairs if not kept], skip_special_tokens=False)
+    assert "<|im_start|>user\nand now?<|im_end|>" in others
 
 
 async def test_the_form_of_atropos_is_derived_from_the_sequences(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ def by_seed(request: dict[str, Any]) -> Text:
 async def test_components_and_turns_are_kept_beside_the_total(tmp_path: Path) -> None:
     class Composed(Quick):
         async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> Reward:
-            return Reward(0.5, {"right": 1, "short": 0.0}, (0.25, 0.25))
+            return Reward(0.5, {"right": 1, "short": 0.0}, (0.25,))
 
     async with ScriptedModel(by_seed) as model, opened(Composed, model, total_steps=2, group_size=2) as env:
         tally = await generate_groups(env, tmp_path / "groups.jsonl")
     group = next(read_groups(tmp_path / "groups.jsonl"))
     assert group.rollouts[0].score == 0.5
     assert group.rollouts[0].components == {"right": 1.0, "short": 0.0}
-    assert group.rollouts[0].turn_scores == (0.25, 0.25)
+    assert group.rollouts[0].turn_scores == (0.25,)
     assert tally.summary()["components"] == {"right": 1.0, "short": 0.0}
 
 

@@ -40,7 +40,7 @@ class Talking(HermesAgentBaseEnv):
     def format_prompt(self, item: Any) -> str:
         return f"number {item['number']}"
 
-    async def next_user_message(self, item: Any, messages: list[Any]) -> str | None:
+    async def next_user_message(self, item: Any, messages: list[Any], session: Any = None) -> str | None:
         return None if len(messages) >= 6 else "go on"
 
     async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward:

@@ -106,7 +106,7 @@ async def test_a_rollout_that_is_tried_again_plays_its_script_from_the_start() -
 
 async def test_a_simulated_user_is_answered_with_the_next_step() -> None:
     class Conversation(FileEnv):
-        async def next_user_message(self, item: Any, messages: list[Message]) -> str | None:
+        async def next_user_message(self, item: Any, messages: list[Message], session: Any = None) -> str | None:
             return "write it then" if messages[-1]["content"] == "what shall I do?" else None
 
     async with opened(Conversation) as env:

@@ -1,12 +1,14 @@
 """Recorded rollouts scored again: from the transcript, or by their tool calls in fresh sandboxes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hermes_rl import AgentResult, JudgeError, Reward, ToolContext
+from hermes_rl import AgentResult, JudgeError, Reward, Rollout, StopReason, ToolContext
 from hermes_rl.core.trajectory import Group
 from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats, rescore_groups
 from hermes_rl.rollout.generate import generate_groups
@@ -96,6 +98,15 @@ async def test_a_changed_reward_tells_what_moved(tmp_path: Path) -> None:
     assert moved.summary()["mean_after"] == pytest.approx(moved.summary()["mean_before"] + 0.5 * wrong / 12)
     assert all(rollout.components == {"generous": 1.0} for group in kept for rollout in group.rollouts)
     assert moved.examples[0]["from"] == 0.0 and moved.examples[0]["to"] == 0.5
+
+
+def test_a_change_by_rounding_is_none() -> None:
+    before = Rollout(item_id="i", index=0, seed=0, messages=[], score=0.8, stop_reason=StopReason.NATURAL)
+    group: Any = SimpleNamespace(id="g", item_id="i")
+    stats = RescoreStats()
+    stats.add(group, before, replace(before, score=0.1 + 0.7))
+    stats.add(group, before, replace(before, score=0.7))
+    assert (stats.same, stats.up, stats.down, len(stats.examples)) == (1, 0, 1, 1)
 
 
 async def test_the_transcript_alone_is_refused_to_a_reward_that_looks_further(tmp_path: Path) -> None:

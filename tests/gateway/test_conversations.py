@@ -65,6 +65,16 @@ def test_the_main_context_has_the_most_answers_and_is_the_first_of_equals() -> N
     assert contexts.main() is contexts.all[1]
 
 
+def test_a_context_has_the_last_tools_that_the_agent_offered_in_it() -> None:
+    contexts = Conversations()
+    first, second = {"function": {"name": "a"}}, {"function": {"name": "b"}}
+    for number, tools in enumerate(([first], [first, second], [])):
+        said_so_far = contexts.all[0].messages if contexts.all else []
+        contexts.add_answer(contexts.locate([*said_so_far, user(f"{number}")]), said(f"{number}"), number, tools)
+    [context] = contexts.all
+    assert context.tools == [first, second]
+
+
 @given(st.lists(st.lists(st.sampled_from("ab"), max_size=4), max_size=12))
 def test_every_answer_stands_once_where_it_was_given(conversations: list[list[str]]) -> None:
     contexts = Conversations()

@@ -392,7 +392,8 @@ async def test_a_server_that_is_up_is_ready() -> None:
 
 async def test_a_server_that_comes_up_while_waiting_is_ready() -> None:
     port = free_port()
-    async with ServerManager([APIServerConfig(base_url=f"http://127.0.0.1:{port}/v1")]) as server:
+    config = APIServerConfig(base_url=f"http://127.0.0.1:{port}/v1", model_name="scripted")
+    async with ServerManager([config]) as server:
         waiting = asyncio.create_task(server.wait_until_ready(30))
         await asyncio.sleep(0.1)
         async with ScriptedModel(always(Text("x")), port=port):

@@ -67,6 +67,15 @@ def test_random_rollouts_validate_and_come_back_equal(made: Group) -> None:
     assert json.dumps(group_to_record(back), sort_keys=True) == json.dumps(group_to_record(kept), sort_keys=True)
 
 
+def test_tools_that_an_agent_offered_in_one_rollout_alone_stay_with_it() -> None:
+    own = [{"type": "function", "function": {"name": "mine"}}]
+    made = group(rollout(metadata={"prompt_length": 2, "tool_schemas": own}), rollout(index=1))
+    documents = [sent(atif.document(made, one)) for one in made.rollouts]
+    assert documents[0]["agent"]["tool_definitions"] == own
+    again = atif.read_group(documents)
+    assert (again.tool_schemas, again.rollouts[0].metadata["tool_schemas"]) == (made.tool_schemas, own)
+
+
 def test_each_turn_has_the_tokens_it_was_sampled_from() -> None:
     first, second = (step["metrics"] for step in document()["steps"] if step["source"] == "agent")
     assert first["prompt_token_ids"] == [1, 2, 3]

@@ -52,7 +52,7 @@ async def test_the_tools_of_the_server_are_those_of_the_model() -> None:
 async def test_done_ends_the_rollout() -> None:
     async with served() as env:
         rollout = await played(env, 2, 5)
-    assert (rollout.turns_used, rollout.stop_reason, rollout.score) == (1, StopReason.TOOL_BUDGET, 1.0)
+    assert (rollout.turns_used, rollout.stop_reason, rollout.score) == (1, StopReason.ENDED, 1.0)
 
 
 @pytest.mark.parametrize(("how", "score"), [("sum", 0.5), ("last", 1.0), ("max", 1.0)])

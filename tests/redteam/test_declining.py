@@ -7,13 +7,15 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from hermes_rl import AgentResult, HermesAgentBaseEnv, Limits, Reward, SandboxSpec, ToolContext
+from hermes_rl import AgentResult, HermesAgentBaseEnv, Limits, Reward, SandboxSpec, ToolContext, tool
 from hermes_rl.core.trajectory import Rollout
+from hermes_rl.evaluation.metrics import EvaluationCounts
 from hermes_rl.rollout.group import run_group
 from hermes_rl.sandbox.protocol import PATH
 from hermes_rl.sandbox.spec import AGENT, ROOT
+from hermes_rl.tools.faults import BrokenToolError
 from tests.redteam import judges
-from tests.redteam.declining import DECLINES, Decline, script, shell
+from tests.redteam.declining import DECLINES, DONE, Decline, call, script, shell
 from tests.support.environments import opened
 from tests.support.sandbox_parts import IMAGE, ContainerServer
 from tests.support.scripted_model import Calls, ScriptedModel, Text
@@ -149,6 +151,31 @@ async def test_in_containers_honest_work_passes_and_every_way_is_scored(
     assert (passed.score, passed.failure) == (1.0, None)
     problems = {decline.name: problem(decline, rollout) for decline, rollout in zip(DECLINES, failed, strict=True)}
     assert {name: found for name, found in problems.items() if found} == {}
+
+
+class TouchyEnv(AnswerEnv):
+    """With a tool of the author's that some arguments crash."""
+
+    default_toolsets = ()
+
+    @tool(sandboxed=False)
+    async def look_up(self, page: int) -> str:
+        """Look up a page."""
+        return ["one", "two"][page]
+
+
+async def test_a_policy_that_crashes_an_authors_tool_has_failed_and_ends_the_run() -> None:
+    """Its rollout cannot be scored, but that is worth a 0, is not tried again, and cannot become a habit."""
+    reply = script(Decline("crashed tool", "calls a tool with what crashes it", [call("look_up", page=9), DONE]))
+    async with ScriptedModel(reply) as model, opened(TouchyEnv, model, rollout_retries=1) as env:
+        group = await run_group(env, ITEM, size=3, split="eval", temperature=1.0)
+        with pytest.raises(BrokenToolError):
+            env.tools.check()
+    assert [str(rollout.failure) for rollout in group.rollouts] == ["environment/tool"] * 3
+    assert not any("earlier_failures" in rollout.metadata for rollout in group.rollouts)
+    counts = EvaluationCounts([group.item_id], 3, 1.0, 1.0)
+    counts.add(group)
+    assert counts.metrics(1.0)["eval/mean_reward"] == 0.0
 
 
 def test_the_family_is_large() -> None:

@@ -26,7 +26,10 @@ async def test_the_whole_example_scores_by_the_seeds_pattern(tmp_path: Path) -> 
     file.write_text(EXAMPLES[0])
     environment: Any = load_environment(str(file))
     verdict = Text(json.dumps({"reasons": "It names Paris.", "score": 1}))
-    async with ScriptedModel(always(verdict)) as judge, ScriptedModel(always(Text("Paris."))) as model:
+    async with (
+        ScriptedModel(always(verdict), serves=("judge",)) as judge,
+        ScriptedModel(always(Text("Paris."))) as model,
+    ):
         environment.judge_endpoint = APIServerConfig(base_url=judge.base_url, model_name="judge")
         async with opened(environment, model, group_size=2) as env:
             group = await env.collect_group({"country": "France", "capital": "Paris"})

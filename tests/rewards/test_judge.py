@@ -52,7 +52,7 @@ def judging(tmp_path: Path) -> Judging:
     async def opened(
         script: Script, *, max_retries: int = 0, timeout: float = 10, **options: Any
     ) -> AsyncIterator[tuple[Judge, ScriptedModel]]:
-        async with ScriptedModel(script) as model:
+        async with ScriptedModel(script, serves=("judge-1",)) as model:
             endpoint = APIServerConfig(
                 base_url=model.base_url, model_name="judge-1", max_retries=max_retries, timeout=timeout
             )
@@ -139,7 +139,7 @@ async def test_a_question_may_be_asked_inside_a_bridged_reward(judging: Judging)
 
 
 async def test_the_same_question_is_paid_for_once_also_by_another_judge(judging: Judging) -> None:
-    async with ScriptedModel(always(verdict(1))) as model:
+    async with ScriptedModel(always(verdict(1)), serves=("judge-1",)) as model:
         endpoint = APIServerConfig(base_url=model.base_url, model_name="judge-1")
         for cached in (False, True):
             async with Judge(endpoint, RUBRIC) as judge:
@@ -162,7 +162,7 @@ async def test_the_same_question_is_paid_for_once_also_by_another_judge(judging:
     ],
 )
 async def test_whatever_is_asked_differently_is_asked_again(change: dict[str, Any], tmp_path: Path) -> None:
-    async with ScriptedModel(always(verdict(1))) as model:
+    async with ScriptedModel(always(verdict(1)), serves=("judge-1", "judge-2")) as model:
         for asked in ({}, change):
             one: dict[str, Any] = {"rubric": RUBRIC, "model_name": "judge-1", "levels": None, "max_tokens": 50}
             one |= {"question": QUESTION, "answer": ANSWER, "reference": None, **asked}

@@ -17,7 +17,6 @@ DEFINITIONS = {PACKAGE / "rollout/config.py", PACKAGE / "inference/config.py"}
 # The names under which the package holds these two models.
 HOLDERS = re.compile(r"(.*\.)?(config|configs\[0\]|env|endpoint)")
 READ_BY_NAME = {
-    "batch_size": "orchestration/configuration/shared_fields.py makes it the trainer's in a run",
     "default_result_size_chars": "rollout/config.py passes it to the tool results of a rollout",
     "preview_size_chars": "rollout/config.py passes it to the tool results of a rollout",
     "tool_result_overrides": "rollout/config.py passes it to the tool results of a rollout",

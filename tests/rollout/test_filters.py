@@ -63,6 +63,7 @@ def test_equal_scores_are_withheld_and_a_lone_one_is_not() -> None:
     assert DistinctScores().reason(rollouts(1.0, 0.5)) is None
     assert DistinctScores(0.5).reason(rollouts(1.0, 0.5)) == "equal_scores"
     assert DistinctScores().reason(rollouts(1.0)) is None
+    assert DistinctScores().reason(rollouts(0.8, 0.1 + 0.7)) == "equal_scores"
 
 
 def test_an_over_long_rollout_is_withheld_and_stays_in_the_baseline() -> None:

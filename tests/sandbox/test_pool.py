@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.core.errors import SandboxError
+from hermes_rl.core.errors import ConfigError, SandboxError
 from hermes_rl.sandbox.backends.local import LocalBackend, LocalSandbox
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
@@ -44,6 +44,38 @@ class Counting:
 
     async def close(self) -> None:
         await self._local.close()
+
+
+async def test_backends_are_opened_once_when_the_first_sandbox_is_needed() -> None:
+    opened: list[Counting] = []
+
+    async def opening() -> list[Counting]:
+        await asyncio.sleep(0.01)
+        opened.append(Counting())
+        return opened
+
+    pool = SandboxPool(opening=opening)
+    assert (pool.is_open, opened) == (False, [])
+    for sandbox in await asyncio.gather(pool.acquire(), pool.acquire()):
+        await pool.release(sandbox)
+    assert (pool.is_open, len(opened)) == (True, 1)
+
+
+async def test_an_opening_that_failed_is_not_repeated_and_keeps_its_error() -> None:
+    tried = 0
+
+    async def opening() -> list[Counting]:
+        nonlocal tried
+        tried += 1
+        raise ConfigError("sandbox_settings: no host")
+
+    pool = SandboxPool(opening=opening)
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="no host"):
+            await pool.acquire()
+    with pytest.raises(ConfigError, match="no host"):
+        await pool.open()
+    assert (tried, str(pool.open_error)) == (1, "sandbox_settings: no host")
 
 
 async def test_live_and_starting_sandboxes_are_bounded() -> None:

@@ -14,6 +14,7 @@ from scripts.hashes import is_wanted, pinned, problems
 ROOT = Path(__file__).parents[2]
 HASHED = [
     ROOT / "src/hermes_rl/training/engines/skyrl/skyrl.txt",
+    ROOT / "src/hermes_rl/training/engines/skyrl/skyrl-cuda.txt",
     *sorted((ROOT / "src/hermes_rl/agent/harnesses/pins").glob("*.txt")),
     *(ROOT / "constraints" / f"{name}.txt" for name in ("atropos", "inspect", "verifiers")),
 ]

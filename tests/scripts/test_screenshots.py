@@ -25,7 +25,9 @@ async def test_every_page_has_a_picture_in_light_and_one_in_dark(
     records.mkdir()
     pictures.mkdir()
     write_everything(records)
-    targets = ["r1", *(str(records / name) for name in ("words.jsonl", "first", "second"))]
+    # A second run, for the page that lays several over each other.
+    write_steps(make_run("r2"), 20)
+    targets = ["r1", "r2", *(str(records / name) for name in ("words.jsonl", "first", "second"))]
     assert await main(targets, pictures, set()) == 0
     assert {path.stem for path in pictures.iterdir()} == {
         f"viewer-{page}-{theme}" for page in PAGES for theme in ("light", "dark")
@@ -59,7 +61,7 @@ async def test_a_run_that_only_has_a_trainer_is_shown_and_what_is_left_out_is_sa
     write_steps(make_run("r1"), 20)
     assert await main(["r1"], tmp_path, {"run", "rollout"}) == 0
     assert {path.stem for path in tmp_path.glob("*.png")} == {"viewer-run-light", "viewer-run-dark"}
-    assert "left out, as no source has anything for it: rollout\n" in capsys.readouterr().err
+    assert "skipped, no source has anything to show: rollout\n" in capsys.readouterr().err
 
 
 def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_rl import APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig
+from hermes_rl import APIServerConfig, HermesAgentBaseEnv
 from hermes_rl.core.shutdown import StopSignal
 from hermes_rl.core.trajectory import Group
 from hermes_rl.serving.serve import initial_stats, serve
@@ -56,7 +56,7 @@ async def serving(
     # Ports are used again, and the spool of another test must not be found.
     kept = {"serve_dir": str(folder / "kept")}
     given = {**SETTINGS, "tokenizer_name": str(tokenizer(folder)), "rollout_server_url": api, **kept, **settings}
-    env = environment(HermesAgentEnvConfig.model_validate(given), [endpoint])
+    env = environment(environment.env_config_cls.model_validate(given), [endpoint])
     env.metrics_path = folder / "serve.metrics.jsonl"
     stop = StopSignal(env.config.stop_timeout)
     async with env.opened():

@@ -52,6 +52,11 @@ def test_one_line_holds_why_it_waits() -> None:
     assert "\n" not in told
 
 
+def test_an_outage_is_shown_while_it_lasts() -> None:
+    assert stats_rows(board(outage=lambda: "paused for 3 s: no answer"))["paused"] == "paused for 3 s: no answer"
+    assert "paused" not in stats_rows(board())
+
+
 def test_steps_that_made_no_version_are_shown() -> None:
     assert stats_rows(board(version=3, steps=5))["policy"] == "version 3, step 5 of 100"
     assert stats_panel(board(version=3, steps=5)).done == 5

@@ -24,7 +24,7 @@ class Slow(Streamed):
 class TwoTurns(Streamed):
     """Asks a second time."""
 
-    async def next_user_message(self, item: Any, messages: list[Any]) -> str | None:
+    async def next_user_message(self, item: Any, messages: list[Any], session: Any = None) -> str | None:
         return f"say {item['number']}" if len(messages) < 4 else None
 
 

@@ -25,6 +25,7 @@ from hermes_rl.core.trajectory import (
     StopReason,
     Timing,
     ToolUse,
+    TurnState,
     Usage,
 )
 from hermes_rl.store.codec import MAX_SEQUENCES, VERSION_CHUNK, decode, encode, open_group
@@ -157,6 +158,9 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         sequences=draw(tuples(sequences(), max_size=3)),
         withheld=draw(st.none() | st.text()),
         metadata=draw(OBJECTS),
+        states=draw(tuples(st.builds(TurnState, st.integers(0, 9), VALUES), max_size=2)),
+        notes=draw(st.dictionaries(st.text(), st.text(), max_size=2)),
+        seat=draw(st.none() | st.text()),
     )
 
 
@@ -387,6 +391,9 @@ def test_a_changed_field_of_the_group_changes_the_id(changes: dict[str, Any]) ->
         {"sequences": ()},
         {"withheld": None},
         {"metadata": {}},
+        {"states": (TurnState(0, None),)},
+        {"notes": {"judge": "good"}},
+        {"seat": "buyer"},
     ],
     ids=lambda changes: next(iter(changes)),
 )

@@ -2,6 +2,7 @@ import resource
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,7 @@ from hermes_rl.core.trajectory import (
     StopReason,
     Timing,
     ToolUse,
+    TurnState,
     Usage,
 )
 from hermes_rl.store.records import (
@@ -251,7 +253,7 @@ with RecordWriter(Path(sys.argv[1])) as writer:
     writer.write({"kept": 1})
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     try:
-        writer.write({"too long": "x" * 1000})
+        writer.write({"whole": 1}, {"too long": "x" * 1000})
     except OSError as error:
         print(error.strerror)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -259,7 +261,7 @@ with RecordWriter(Path(sys.argv[1])) as writer:
 """
 
 
-def test_a_record_the_disk_refused_half_way_leaves_no_trace(tmp_path: Path) -> None:
+def test_records_the_disk_refused_half_way_leave_no_trace(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     path = tmp_path / "groups.jsonl"
     done = subprocess.run(
@@ -301,6 +303,20 @@ class Answer:
 def test_an_item_that_is_not_json_does_not_lose_the_record(tmp_path: Path, item: Any, read: Any) -> None:
     [one] = read_groups(written(tmp_path / "groups.jsonl", group(scored(0.5), item=item)))
     assert (one.item, one.scores) == (read, [0.5])
+
+
+def test_states_notes_and_seat_are_kept(tmp_path: Path) -> None:
+    states = (TurnState(0, {"board": []}), TurnState(2, {"board": ["x"]}))
+    one = replace(scored(0.5), states=states, notes={"judge": "good"}, seat="buyer")
+    [read] = read_groups(written(tmp_path / "groups.jsonl", group(one)))
+    assert read.rollouts == (one,)
+
+
+def test_a_record_of_version_2_has_none_of_them() -> None:
+    record = {**group_to_record(group(scored(0.5))), "format": "hermes-rl/group/2"}
+    for name in ("states", "notes", "seat"):
+        del record["rollouts"][0][name]
+    assert group_from_record(record).rollouts == (scored(0.5),)
 
 
 def test_a_line_is_json_to_any_reader(tmp_path: Path) -> None:

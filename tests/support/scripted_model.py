@@ -105,13 +105,21 @@ class ScriptedModel:
     `requests` counts chat requests received, `peak` is the most that were open at once, and `bodies` holds the latest.
     """
 
-    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0, keep_bodies: int = 1024) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep_bodies: int = 1024,
+        serves: Sequence[str] = (MODEL_NAME,),
+    ) -> None:
         self.script = script
         self.requests = 0
         self.open = 0
         self.peak = 0
         self.bodies: deque[dict[str, Any]] = deque(maxlen=keep_bodies)
-        self.model_name = MODEL_NAME
+        self.model_name, *_ = self._serves = serves
         self._host, self._port = host, port
         self._ids = itertools.count(1)
         self._closing = asyncio.Event()
@@ -145,8 +153,8 @@ class ScriptedModel:
             case "GET", "/health":
                 return web.json_response({"status": "ok"})
             case "GET", "/v1/models":
-                model = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "tests"}
-                return web.json_response({"object": "list", "data": [model]})
+                models = [{"id": name, "object": "model", "created": 0, "owned_by": "tests"} for name in self._serves]
+                return web.json_response({"object": "list", "data": models})
         return _json(404, {"error": {"message": f"no route {request.method} {request.path}", "type": "not_found"}})
 
     async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -121,6 +121,13 @@ def test_several_environments_have_their_rewards_apart() -> None:
     assert (measures["reward/environment/words"], measures["reward/environment/sums"]) == (0.5, 1.5)
 
 
+def test_each_seat_has_its_reward_apart() -> None:
+    first = replace(PAIR, rollouts=tuple(replace(each, seat="X") for each in PAIR.rollouts))
+    second = replace(PAIR, rollouts=(rollout(3.0, ".#", seat="O"), rollout(0.0, ".#", seat="O")))
+    measures = before(first, second)
+    assert (measures["reward/seat/X"], measures["reward/seat/O"]) == (0.5, 1.5)
+
+
 def test_one_environment_alone_is_not_named() -> None:
     assert not [name for name in before(PAIR) if name.startswith("reward/environment")]
 

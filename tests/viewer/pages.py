@@ -53,7 +53,9 @@ class Visit:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[str]:
     """The address of a viewer over the records that stand in the folder, with its token."""
-    service = ViewerService(["r1", *(str(folder / name) for name in ("words.jsonl", "first", "second"))], viewed_runs())
+    service = ViewerService(
+        ["r1", "r2", *(str(folder / name) for name in ("words.jsonl", "first", "second"))], viewed_runs()
+    )
     try:
         with listen("127.0.0.1", 0) as listening:
             port = listening.getsockname()[1]
@@ -131,7 +133,11 @@ def _ids(home: dict[str, Any]) -> dict[str, str]:
 
 def write_everything(folder: Path) -> None:
     """A run with steps, a file of groups with hostile ones, and two evaluations."""
-    write_steps(make_run("r1"), 60, **STEP)
+    places = make_run("r1")
+    write_steps(places, 60, **STEP)
+    write_steps(make_run("r2"), 40, **STEP)
+    places.log("trainer").parent.mkdir(parents=True, exist_ok=True)
+    places.log("trainer").write_text("step 59 done\nstep 60 done\n")
     groups = [group(number, *_rollouts(number)) for number in range(GROUPS)]
     groups[HOSTILE]["item"] = {"question": SCRIPTS + HIDDEN}
     write_lines(folder / "words.jsonl", *groups)
@@ -159,8 +165,25 @@ def _rollouts(number: int) -> list[dict[str, Any]]:
     if number == LONG:
         return [rollout(0, 0.5, "x" * 5_000_000 + " the end")]
     if number == 1:
-        return [rollout(0, None), rollout(1, 0.25, "an orange", stop_reason="max_turns"), rollout(2, 1.0)]
+        use = {
+            "turn": 0,
+            "call_id": "c1",
+            "name": " terminal",
+            "arguments": "{}",
+            "result": "",
+            "error": "unknown tool",
+        }
+        stopped = rollout(1, 0.25, "an orange", stop_reason="max_turns", tool_uses=[use])
+        return [rollout(0, None), stopped, rollout(2, 1.0, stop_reason="unparsed_tool_call")]
     logprobs = [None, *(-math.sqrt(n) / 3 for n in range(299))]
     tokens = {"tokens": list(range(300)), "mask": [0] + [1] * 299, "logprobs": logprobs}
     sequence = {**tokens, "versions": [None] + [3] * 150 + [4] * 149, "sampling": {}}
-    return [rollout(0, 0.0, "a banana", turns_used=9), rollout(1, 1.0, "an apple", sequences=[sequence])]
+    states = [{"turn": turn, "value": {"left": 3 - turn, "word": "banana"}} for turn in range(2)]
+    steps = [{"turn": 1, "value": -0.1, "note": "wrong"}]
+    played: dict[str, Any] = {"states": states, "notes": {"judge": "too long"}, "seat": "buyer", "turns_used": 1}
+    said = rollout()["messages"][:2]
+    metadata = {"prompt_length": 1, "step_rewards": steps, "end_reason": "lost"}
+    return [
+        rollout(0, 0.0, messages=said, metadata=metadata, **played),
+        rollout(1, 1.0, "an apple", sequences=[sequence], seat="buyer"),
+    ]

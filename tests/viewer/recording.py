@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from hermes_rl.store.records import FORMAT
 from hermes_rl.viewer.app import create_app
 from hermes_rl.viewer.service import ViewerService
 from hermes_rl.viewer.sources.source import RunAccess, no_runs
@@ -63,7 +64,7 @@ def rollout(index: int = 0, score: float | None = 0.5, text: str = "hello", **fi
 
 def group(number: int = 0, *rollouts: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {
-        "format": "hermes-rl/group/2",
+        "format": FORMAT,
         "id": f"group-{number}",
         "draw": number,
         "item_id": f"item-{number}",

@@ -157,6 +157,6 @@ def test_a_bug_is_answered_with_the_same_headers(client: TestClient, monkeypatch
     monkeypatch.setattr(SourceQueries, "home", lambda _: 1 / 0)
     careless = TestClient(client.app, f"http://{HOST}", raise_server_exceptions=False)
     response = careless.get("/api/home", headers=BEARER)
-    assert (response.status_code, response.json()["error"]["message"]) == (500, "the viewer has a bug here")
+    assert (response.status_code, response.json()["error"]["message"]) == (500, "internal error in the viewer")
     assert response.headers["content-security-policy"].startswith("default-src 'self'")
     assert response.headers["cache-control"] == "no-store"

@@ -21,21 +21,22 @@ SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => fo
 # Each page, and something that only it shows.
 PAGES = {
     "/": "words.jsonl",
-    "/s/{words}": "Why they stopped",
+    "/s/{words}": "Stop reasons",
     "/s/run-r1": "Learning curve",
+    "/overlay?runs=run-r1,run-r2": "reward/mean",
     "/s/{words}/groups": "question 0",
-    "/s/{words}/groups/1": "What separated good from bad",
+    "/s/{words}/groups/1": "Better and worse rollouts",
     "/s/{words}/groups/4": "window.ran",
     "/s/{words}/rollouts": "question 0",
     "/s/{words}/rollouts?q=orange&min_score=0.1": "1 rollout",
     "/s/{words}/rollouts/1-1": "an apple",
-    "/s/{words}/rollouts/1-1?view=timeline": "Took",
+    "/s/{words}/rollouts/1-1?view=timeline": "Duration",
     "/s/{words}/rollouts/1-1?view=tokens": "sampled of",
     "/s/{words}/rollouts/1-1?view=record": "neighbours",
     "/s/{words}/rollouts/2-0": "sandbox/died",
     "/s/{words}/rollouts/4-0": "RLO",
     "/s/{first}": "95% interval",
-    "/compare?a={first}&b={second}": "second less first",
+    "/compare?a={first}&b={second}": "second minus first",
 }
 
 
@@ -127,13 +128,13 @@ async def test_a_list_holds_one_page_of_rows(visit: Visit) -> None:
 
 async def test_a_filter_is_kept_by_the_address(visit: Visit) -> None:
     page = await visit.to("/s/{words}/rollouts")
-    await page.get_by_label("Text").fill("orange")
-    await page.get_by_label("Stopped").select_option("max_turns")
+    await page.get_by_label("Search").fill("orange")
+    await page.get_by_label("Stop reason").select_option("max_turns")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page).to_have_url(re.compile("q=orange"))
     await expect(page).to_have_url(re.compile("stop_reason=max_turns"))
     await page.reload()
-    await expect(page.get_by_label("Text")).to_have_value("orange")
+    await expect(page.get_by_label("Search")).to_have_value("orange")
     await expect(page.locator("tbody tr")).to_have_count(1)
 
 
@@ -156,7 +157,7 @@ async def test_rows_are_walked_and_opened_by_keys(visit: Visit) -> None:
 async def test_a_slash_goes_to_the_search(visit: Visit) -> None:
     page = await visit.to("/s/{words}")
     await page.keyboard.press("/")
-    await expect(page.get_by_label("Text")).to_be_focused()
+    await expect(page.get_by_label("Search")).to_be_focused()
 
 
 async def test_two_keys_go_to_a_page(visit: Visit) -> None:
@@ -170,12 +171,67 @@ async def test_keys_are_explained_and_can_be_switched_off(visit: Visit) -> None:
     page = await visit.to("/s/{words}")
     await page.keyboard.press("?")
     dialog = page.get_by_role("dialog")
-    await expect(dialog).to_contain_text("next and previous row")
-    await dialog.get_by_label("Single keys are on").uncheck()
+    await expect(dialog).to_contain_text("Next or previous row")
+    await dialog.get_by_label("Enable single-key shortcuts").uncheck()
     await page.keyboard.press("Escape")
     await expect(dialog).to_be_hidden()
     await page.keyboard.press("/")
     assert page.url == f"{visit.url}/s/{visit.ids['words']}"
+
+
+async def test_a_curve_is_smoothed_as_far_as_the_slider_says(visit: Visit) -> None:
+    page = await visit.to("/s/run-r1")
+    raw = await page.locator(".line:not(.small) .curve").get_attribute("d")
+    slider = page.get_by_label("smoothing")
+    await slider.fill("15")
+    await expect(page.get_by_text("mean of 15 steps")).to_be_visible()
+    assert await page.locator(".line:not(.small) .curve").get_attribute("d") != raw
+    await expect(page).to_have_url(re.compile("smooth=15"))
+
+
+async def test_runs_are_chosen_for_one_chart(visit: Visit) -> None:
+    page = await visit.to("/")
+    for name in ("Select words r1", "Select words r2"):
+        await page.get_by_label(name).check()
+    await page.get_by_role("button", name="Overlay selected").click()
+    await expect(page.locator(".overlay .curve:not(.raw)")).to_have_count(2)
+    await page.get_by_label("Show words r2").uncheck()
+    await expect(page.locator(".overlay .curve:not(.raw)")).to_have_count(1)
+
+
+async def test_the_logs_of_a_run_are_shown(visit: Visit) -> None:
+    page = await visit.to("/s/run-r1/logs")
+    await expect(page.get_by_role("log")).to_contain_text("step 60 done")
+    assert visit.wrong == []
+
+
+async def test_a_next_command_is_copied(visit: Visit) -> None:
+    page = await visit.to("/s/{words}")
+    await page.get_by_role("button", name=re.compile("Copy: hermes-rl rescore")).click()
+    await expect(page.get_by_text("Copied")).to_be_visible()
+    assert (await page.evaluate("navigator.clipboard.readText()")).startswith("hermes-rl rescore ")
+
+
+async def test_two_tools_that_differ_by_a_space_are_told_apart(visit: Visit) -> None:
+    page = await visit.to("/s/{words}")
+    await expect(page.get_by_role("link", name='" terminal"')).to_be_visible()
+    await expect(page.get_by_role("link", name="terminal", exact=True)).to_be_visible()
+
+
+async def test_no_label_of_a_card_leaves_it(visit: Visit) -> None:
+    page = await visit.to("/s/{words}/groups/2")
+    wide = "cards => cards.filter((card) => card.scrollWidth > card.clientWidth).length"
+    assert await page.locator(".card").evaluate_all(wide) == 0
+
+
+async def test_states_and_rewards_are_shown_after_their_turn(visit: Visit) -> None:
+    page = await visit.to("/s/{words}/rollouts/1-0")
+    await expect(page.locator("#m1")).to_contain_text("State after turn 1changed: left")
+    await expect(page.locator("#m1")).to_contain_text("step reward −0.100: wrong")
+    side = page.get_by_role("complementary")
+    await expect(side).to_contain_text("too long")
+    await expect(side).to_contain_text("buyer")
+    await expect(side).to_contain_text("advantage −0.500")
 
 
 async def test_the_theme_is_switched_and_kept(visit: Visit) -> None:

@@ -34,7 +34,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("HERMES_HOME", str(tmp_path_factory.mktemp("home")))
         write_everything(folder)
         names = [str(folder / name) for name in ("words.jsonl", "first", "second")]
-        write_report(["r1", *names], viewed_runs(), folder / "all.html")
+        write_report(["r1", "r2", *names], viewed_runs(), folder / "all.html")
         write_report(names[1:2], viewed_runs(), folder / "one.html")
     return folder
 
@@ -49,7 +49,7 @@ async def visit(browser: Browser, records: Path) -> AsyncIterator[Visit]:
 async def test_a_page_of_the_viewer_is_in_the_report(visit: Visit, path: str, shown: str) -> None:
     page = await visit.to(path)
     await expect(page.locator("main")).to_contain_text(shown)
-    await expect(page.get_by_text("does not hold")).to_have_count(0)
+    await expect(page.get_by_text("not included in the report")).to_have_count(0)
     assert visit.wrong == []
 
 
@@ -65,7 +65,7 @@ async def test_every_kind_of_link_of_a_report_leads_to_something(visit: Visit) -
         await visit.to(path)
         await page.evaluate(DRAWN)
         await visit.settled()
-        assert await page.locator("main .trouble", has_text="does not hold").count() == 0, path
+        assert await page.locator("main .trouble", has_text="not included in the report").count() == 0, path
         links = await page.locator("main a[href^='#/']").evaluate_all("all => all.map((a) => a.getAttribute('href'))")
         waiting += [link.removeprefix("#") for link in links]
     assert len(seen) > 12
@@ -82,7 +82,7 @@ def _kind(path: str) -> str:
 async def test_a_report_of_one_source_begins_with_it_and_says_what_it_is(browser: Browser, records: Path) -> None:
     async with reading(browser, records / "one.html") as visit:
         await expect(visit.page.locator("main h1")).to_have_text("first")
-        await expect(visit.page.locator(".report-note")).to_contain_text("all of it, 3 groups with 3 rollouts")
+        await expect(visit.page.locator(".report-note")).to_contain_text("complete, 3 groups with 3 rollouts")
         await expect(visit.page.get_by_role("link", name="Compare")).to_have_count(0)
         assert visit.wrong == []
 
@@ -121,7 +121,7 @@ async def test_a_list_of_a_report_is_paged_and_filtered(visit: Visit) -> None:
     await page.get_by_role("button", name="Next").click()
     await expect(page.locator("tbody tr")).to_have_count(GROUPS - 50)
     page = await visit.to("/s/{words}/rollouts")
-    await page.get_by_label("Text").fill("orange")
+    await page.get_by_label("Search").fill("orange")
     await expect(page.locator("tbody tr")).to_have_count(1)
 
 

@@ -10,9 +10,17 @@ from pathlib import Path
 from hermes_rl.core.trajectory import StopReason
 from hermes_rl.store.database.groups import Retention
 from hermes_rl.store.database.store import Store
+from hermes_rl.store.records import FORMAT
 from hermes_rl.viewer.report.builder import write_report
 from hermes_rl.viewer.sources.source import no_runs
-from tests.store.database.making import make_failed, make_group, make_rollout, make_sequence
+from tests.store.database.making import (
+    add_groups,
+    make_failed,
+    make_group,
+    make_rollout,
+    make_sequence,
+    with_trainer,
+)
 from tests.viewer.recording import Asking, until, viewing
 
 
@@ -53,6 +61,28 @@ async def test_groups_and_rollouts_are_listed_and_found(store: Store, address: s
     await looked(address, look)
 
 
+async def test_a_group_says_what_became_of_it(store: Store, address: str) -> None:
+    number = await with_trainer(store, batch_size=4)
+    await add_groups(store, number, 3)
+    first = await store.lease("trainer", seconds=60)
+    assert first is not None
+    await store.ack(first.id)
+    second = await store.lease("trainer", seconds=60)
+    assert second is not None
+
+    def look(ask: Asking) -> None:
+        rows = ask(f"/api/s/{ask.source()}/groups")["rows"]
+        assert [(row["use"]["state"], row["use"]["batch"]) for row in rows] == [
+            ("trained", first.id),
+            ("leased", second.id),
+            ("queued", None),
+        ]
+        told = ask(f"/api/s/{ask.source()}/groups/{rows[0]['id']}")
+        assert told["use"] == {"state": "trained", "cause": None, "batch": first.id, "step": None}
+
+    await looked(address, look)
+
+
 async def test_a_rollout_is_read_with_its_conversation_and_tokens(store: Store, address: str) -> None:
     await filled(store)
 
@@ -80,7 +110,7 @@ async def test_records_are_copied_as_jsonl(store: Store, address: str) -> None:
         line = ask.client.get(f"/api/s/{name}/rollouts/{row['id']}.jsonl").content
         assert len(json.loads(line)["sequences"]) == 2
         record = json.loads(ask.client.get(f"/api/s/{name}/groups/{row['group_id']}.jsonl").content)
-        assert (record["format"], record["id"]) == ("hermes-rl/group/2", "second")
+        assert (record["format"], record["id"]) == (FORMAT, "second")
 
     await looked(address, look)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes_rl.core.trajectory import SampledCall
+from hermes_rl.core.trajectory import SampledCall, TurnState
 from hermes_rl.store.codec import open_group
 from hermes_rl.viewer.sources import jsonl, trajectory_db
 from hermes_rl.viewer.sources.jsonl import Line
@@ -61,6 +61,18 @@ def test_the_record_of_a_stored_rollout_has_the_calls_of_each_sequence() -> None
     assert [one.get("calls") for one in trajectory_db.sequence_records(view, 1)] == [None, [[1, 1]]]
     assert [one.get("calls") for one in trajectory_db.sequence_records(view, 0)] == [None]
     assert "calls" not in trajectory_db.rollout_record(view, 1)
+
+
+def test_the_record_of_a_stored_rollout_has_states_notes_and_seat() -> None:
+    states = (TurnState(0, {"left": 3}), TurnState(1, {"left": 2}))
+    played = make_rollout(states=states, notes={"judge": "too long"}, seat="buyer")
+    data = make_group(rollouts=(make_rollout(), played))
+    record = trajectory_db.rollout_record(open_group(data), 1)
+    assert (record["notes"], record["seat"]) == ({"judge": "too long"}, "buyer")
+    assert [state["value"] for state in record["states"]] == [{"left": 3}, {"left": 2}]
+    entry = trajectory_db.index_entry(1, data)
+    assert isinstance(entry, GroupEntry)
+    assert [one.seat for one in entry.rollouts] == [None, "buyer"]
 
 
 @pytest.mark.parametrize("length", [None, 0, -1, "four", 10**30])

@@ -1,6 +1,6 @@
 // A value with the range it can be trusted to, on a common axis: rows of them make a table that is read at a glance.
 import type { JSX } from "preact";
-import { score } from "../format";
+import { decimals, score } from "../format";
 import { linear } from "./scale";
 
 interface Props { value: number | null; low: number | null; high: number | null; range: [number, number]; zero?: boolean; muted?: boolean }
@@ -9,7 +9,8 @@ const WIDTH = 200;
 export function Whisker({ value, low, high, range, zero, muted }: Props): JSX.Element | null {
   if (value === null) return null;
   const x = linear(range, [6, WIDTH - 6]);
-  const label = low === null || high === null ? score(value) : `${score(value)}, from ${score(low)} to ${score(high)}`;
+  const digits = decimals(low, high);
+  const label = low === null || high === null ? score(value) : `${score(value, digits)}, from ${score(low, digits)} to ${score(high, digits)}`;
   return (
     <svg class={muted ? "whisker muted" : "whisker"} viewBox={`0 0 ${WIDTH} 18`} width={WIDTH} height="18" role="img" aria-label={label}>
       <line class="axis" x1="0" x2={WIDTH} y1="9" y2="9" />
@@ -31,7 +32,8 @@ export function common(values: (number | null)[], around = false): [number, numb
   return [Math.min(0, ...known), Math.max(1, ...known)];
 }
 
-/** The range in words, beside or instead of the picture. */
+/** The interval as text. */
 export function interval(low: number | null, high: number | null): JSX.Element {
-  return <span class="number interval">[{score(low)}, {score(high)}]</span>;
+  const digits = decimals(low, high);
+  return <span class="number interval">[{score(low, digits)}, {score(high, digits)}]</span>;
 }

@@ -1,16 +1,16 @@
-// One metric over the steps of a run. From 40 steps on the line is a running mean and the dots are the steps, as docs/curves.md has it.
+// One metric over the steps of a run: the line is a running mean over `window` steps, and the dots are the steps.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Series } from "../api";
 import { number } from "../format";
-import { extent, linear, smoothed, thinned, ticks, useWidth } from "./scale";
+import { extent, lastKnown, linear, smoothed, thinned, ticks, useWidth } from "./scale";
 
 interface Props {
   name: string; steps: number[]; values: Series; band?: { low: Series; high: Series } | undefined; height?: number; small?: boolean; total?: number | null;
+  window?: number; onStep?: (step: number) => void;
 }
-const SMOOTH_FROM = 40;
 
-export function Line({ name, steps, values, band, height = 260, small, total }: Props): JSX.Element {
+export function Line({ name, steps, values, band, height = 260, small, total, window = 1, onStep }: Props): JSX.Element {
   const [box, width] = useWidth<HTMLDivElement>();
   const [at, setAt] = useState<number | null>(null);
   const left = small ? 40 : 44;
@@ -18,14 +18,15 @@ export function Line({ name, steps, values, band, height = 260, small, total }: 
   const range = extent(band ? [...values, ...band.low, ...band.high] : values);
   const x = linear([steps[0] ?? 0, Math.max(steps.at(-1) ?? 1, small ? 0 : (total ?? 0))], [left, width - right]);
   const y = linear(range, [height - bottom, top]);
-  const smooth = steps.length >= SMOOTH_FROM;
-  const line = thinned(steps, smooth ? smoothed(values, Math.max(3, Math.round(steps.length / 20))) : values);
+  const smooth = window > 1;
+  const line = thinned(steps, smooth ? smoothed(values, window) : values);
   const nearest = at === null ? null : closest(steps, at);
   const move = (event: PointerEvent): void => {
     const place = event.offsetX;
     setAt(linear([left, width - right], [x0(steps), Math.max(steps.at(-1) ?? 1, small ? 0 : (total ?? 0))])(place));
   };
   const keys = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && nearest !== null) onStep?.(steps[nearest] ?? 0);
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (!by) return;
     event.preventDefault();
@@ -42,8 +43,8 @@ export function Line({ name, steps, values, band, height = 260, small, total }: 
       </figcaption>
       <div ref={box} class="chart" style={{ height: `${height}px` }}>
         {width > 0 && (
-          <svg width={width} height={height} role="img" tabIndex={0} aria-label={summary(name, steps, values)}
-            onPointerMove={move} onPointerLeave={() => setAt(null)} onKeyDown={keys} onBlur={() => setAt(null)}>
+          <svg width={width} height={height} role="img" class={onStep ? "clickable" : undefined} tabIndex={0} aria-label={summary(name, steps, values)}
+            onClick={() => nearest !== null && onStep?.(steps[nearest] ?? 0)} onPointerMove={move} onPointerLeave={() => setAt(null)} onKeyDown={keys} onBlur={() => setAt(null)}>
             {ticks(range[0], range[1], small ? 2 : 4).map((tick) => (
               <g key={tick}>
                 <line class="grid" x1={left} x2={width - right} y1={y(tick)} y2={y(tick)} />
@@ -95,18 +96,13 @@ function area(low: Points, high: Points, x: (v: number) => number, y: (v: number
   return `M${[...up, ...down].join("L")}Z`;
 }
 
-function closest(steps: number[], at: number): number | null {
+export function closest(steps: number[], at: number): number | null {
   if (!steps.length) return null;
   let best = 0;
   steps.forEach((step, n) => {
     if (Math.abs(step - at) < Math.abs((steps[best] ?? 0) - at)) best = n;
   });
   return best;
-}
-
-function lastKnown(values: Series): number | null {
-  for (let n = values.length - 1; n >= 0; n -= 1) if (values[n] !== null) return n;
-  return null;
 }
 
 function x0(steps: number[]): number {
@@ -117,5 +113,5 @@ function summary(name: string, steps: number[], values: Series): string {
   const last = lastKnown(values);
   const first = values.findIndex((value) => value !== null);
   if (last === null) return `${name}: no values`;
-  return `${name}: ${number(values[first])} at step ${steps[first]}, ${number(values[last])} at step ${steps[last]}. Arrow keys read single steps.`;
+  return `${name}: ${number(values[first])} at step ${steps[first]}, ${number(values[last])} at step ${steps[last]}. Use the arrow keys to read single steps.`;
 }

@@ -55,6 +55,11 @@ export function smoothed(values: (number | null)[], window: number): (number | n
   return values.map((value, n) => (value === null ? null : mean(values.slice(Math.max(0, n - window + 1), n + 1))));
 }
 
+export function lastKnown(values: (number | null)[]): number | null {
+  for (let n = values.length - 1; n >= 0; n -= 1) if (values[n] !== null) return n;
+  return null;
+}
+
 export function mean(values: (number | null)[]): number | null {
   const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;

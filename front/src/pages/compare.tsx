@@ -1,11 +1,11 @@
-// Two evaluations beside each other: how far apart they are, whether that is more than chance, and on which items.
+// Two evaluations compared: the difference, whether it is significant, what else differs between them, and on which items.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { useApi, withQuery } from "../api";
 import type { Comparison, Home, Source } from "../api";
 import { common, interval, Whisker } from "../charts/interval";
-import { many, model, number, score, signed } from "../format";
-import { Panel, Score } from "../parts/bits";
+import { decimals, many, model, number, score, signed, words } from "../format";
+import { Panel, Score, Value } from "../parts/bits";
 import { useTitle } from "../parts/head";
 import { Empty, Given } from "../parts/states";
 import { Block, Line, Name } from "../parts/text";
@@ -26,14 +26,14 @@ export function Compare(): JSX.Element {
       <div class="head"><div class="head-line"><h1>Compare</h1></div></div>
       <Given answer={home}>
         {(data) => {
-          const choices = data.sources.filter((source) => source.kind === "evaluation");
+          const choices = [...data.sources.filter((source) => source.kind === "evaluation"), ...data.sources.filter((source) => ["groups", "database"].includes(source.kind))];
           if (choices.length < 2) {
-            return <Empty title="Two evaluations are needed."><p>Make them with <code>hermes-rl evaluate ENVIRONMENT</code>.</p></Empty>;
+            return <Empty title="Nothing to compare yet."><p>Make two evaluations with <code>hermes-rl evaluate ENVIRONMENT</code>, or open two files of groups.</p></Empty>;
           }
           return (
             <div class="choices">
               <Choice name="a" label="First" value={a} choices={choices} />
-              <button type="button" class="quiet" aria-label="Swap the two" onClick={() => go(changed({ a: b, b: a }))}>⇄</button>
+              <button type="button" class="quiet" aria-label="Swap first and second" onClick={() => go(changed({ a: b, b: a }))}>⇄</button>
               <Choice name="b" label="Second" value={b} choices={choices} />
             </div>
           );
@@ -53,7 +53,7 @@ function Choice({ name, label, value, choices }: { name: string; label: string; 
     <label>
       <span>{label}</span>
       <select value={value ?? ""} onChange={(event) => go(changed({ [name]: event.currentTarget.value }))}>
-        <option value="">choose…</option>
+        <option value="">Select…</option>
         {choices.map((source) => <option key={source.id} value={source.id}>{[source.name, source.model && model(source.model)].filter(Boolean).join(" · ")}</option>)}
       </select>
     </label>
@@ -61,29 +61,32 @@ function Choice({ name, label, value, choices }: { name: string; label: string; 
 }
 
 function Compared({ data }: { data: Comparison }): JSX.Element {
+  const unequal = data.differences.filter((one) => one.name !== "model");
   const judged = data.metrics.filter((metric) => metric.low !== null || metric.a.low !== null);
   const others = data.metrics.filter((metric) => !judged.includes(metric));
   const around = common(judged.filter((metric) => metric.low !== null).flatMap((metric) => [metric.difference, metric.low, metric.high]), true);
   return (
     <div class="panels">
-      {isPartial(data) && <Panel title="Still being read" wide><p class="indexing" role="status">Not all items of both are read yet, so these numbers are of a part.</p></Panel>}
-      <Panel title="Difference" wide more={<span class="panel-note">second less first, with 95% intervals where it was tested</span>}>
+      {isPartial(data) && <Panel title="Indexing" wide><p class="indexing" role="status">Indexing has not finished: these numbers cover only part of the items.</p></Panel>}
+      {unequal.length > 0 && <p class="caution" role="note">Besides their scores, the two differ in {unequal.map((one) => words(one.name)).join(", ")}. The difference in reward can come from that.</p>}
+      <Panel title="Difference" wide more={<span class="panel-note">second minus first; 95% confidence intervals in brackets</span>}>
         <div class="scroll" tabIndex={0} role="region" aria-label="Difference, table">
-          <table class="tight">
+          <table class="tight compared">
             <thead>
               <tr><th>Metric</th><th>First: <Name value={data.a.name} /></th><th>Second: <Name value={data.b.name} /></th><th class="right">Difference</th>
-                <th class="whiskers">{signed(around[0])}<span>{signed(around[1])}</span></th><th>Verdict</th></tr>
+                <th class="whiskers">{signed(around[0])}<span>{signed(around[1])}</span></th><th>Test</th></tr>
             </thead>
             <tbody>
               {judged.map((metric) => (
                 <tr key={metric.name}>
                   <th scope="row"><Name value={bare(metric.name)} /></th>
-                  <td><span class="number strong">{score(metric.a.value)}</span> {metric.a.low !== null && interval(metric.a.low, metric.a.high)}</td>
-                  <td><span class="number strong">{score(metric.b.value)}</span> {metric.b.low !== null && interval(metric.b.low, metric.b.high)}</td>
-                  <td class="right"><span class="number strong">{signed(metric.difference)}</span> {metric.low !== null && interval(metric.low, metric.high)}</td>
+                  <td><span class="number strong">{score(metric.a.value, decimals(metric.a.low, metric.a.high))}</span> {metric.a.low !== null && interval(metric.a.low, metric.a.high)}</td>
+                  <td><span class="number strong">{score(metric.b.value, decimals(metric.b.low, metric.b.high))}</span> {metric.b.low !== null && interval(metric.b.low, metric.b.high)}</td>
+                  <td class="right"><span class="number strong">{signed(metric.difference, decimals(metric.low, metric.high))}</span> {metric.low !== null && interval(metric.low, metric.high)}</td>
                   <td>{metric.low !== null && <Whisker value={metric.difference} low={metric.low} high={metric.high} range={around} zero muted={!metric.significant} />}</td>
                   <td>{metric.significant ? <span class="verdict">{(metric.difference ?? 0) > 0 ? "second is higher" : "first is higher"}</span>
-                    : metric.low !== null && <span class="muted">could be chance</span>}
+                    : metric.low !== null && <span class="muted">not significant</span>}
+                    {metric.significant && (metric.low ?? 1) <= 0 && (metric.high ?? -1) >= 0 && <div class="muted">The interval is more conservative: it includes 0.</div>}
                     {metric.note && <div class="muted"><Block value={metric.note} /></div>}</td>
                 </tr>
               ))}
@@ -92,7 +95,7 @@ function Compared({ data }: { data: Comparison }): JSX.Element {
         </div>
         {others.length > 0 && (
           <details>
-            <summary>{many(others.length, "more number")} of both reports, not tested</summary>
+            <summary>{many(others.length, "more metric")} from the reports, without a test</summary>
             <table class="tight">
               <thead><tr><th>Name</th><th class="right">First</th><th class="right">Second</th><th class="right">Difference</th></tr></thead>
               <tbody>
@@ -108,7 +111,10 @@ function Compared({ data }: { data: Comparison }): JSX.Element {
           </details>
         )}
       </Panel>
-      <Panel title="Items" wide more={<span class="panel-note">the largest differences first</span>}>
+      <Panel title="Settings" wide more={<span class="panel-note">settings that affect the result</span>}>
+        <Conditions data={data} />
+      </Panel>
+      <Panel title="Items" wide more={<span class="panel-note">largest differences first</span>}>
         {data.items.length ? (
           <div class="scroll" tabIndex={0} role="region" aria-label="Items, table">
             <table>
@@ -124,8 +130,33 @@ function Compared({ data }: { data: Comparison }): JSX.Element {
               </tbody>
             </table>
           </div>
-        ) : <Empty title="They have no item in common." />}
+        ) : <Empty title="No items in common." />}
       </Panel>
     </div>
+  );
+}
+
+/** What differs between the two, and what is equal. */
+function Conditions({ data }: { data: Comparison }): JSX.Element {
+  return (
+    <>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Settings, table">
+        <table class="tight conditions">
+          <thead><tr><th>Setting</th><th>First</th><th>Second</th></tr></thead>
+          <tbody>
+            {data.differences.map((one) => (
+              <tr key={one.name} class="differs">
+                <th scope="row"><Name value={words(one.name)} /></th>
+                {one.a === null && one.b === null ? <td colSpan={2}><Block value={one.text} /></td> : <><td><Value value={one.a} /></td><td><Value value={one.b} /></td></>}
+              </tr>
+            ))}
+            {data.same.map((one) => (
+              <tr key={one.name}><th scope="row"><Name value={one.name} /></th><td colSpan={2}><Value value={one.value} /> <span class="muted">same in both</span></td></tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {data.remarks.length > 0 && <ul class="remarks">{data.remarks.map((one) => <li key={one}><Block value={one} /></li>)}</ul>}
+    </>
   );
 }

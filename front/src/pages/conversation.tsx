@@ -3,11 +3,12 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, ask, withQuery } from "../api";
 import type { Message, Messages, Text } from "../api";
-import { count, many } from "../format";
+import { count, many, signed } from "../format";
 import { Problem } from "../problem";
 import { Loading, Trouble } from "../parts/states";
 import { Longer } from "../parts/longer";
-import { Name, searched } from "../parts/text";
+import { toolName } from "../parts/bits";
+import { Block, Name, searched } from "../parts/text";
 import { changed, Link } from "../route";
 
 const AT_ONCE = 40;
@@ -60,16 +61,16 @@ export function Conversation({ source, rollout, narrow, at, unfolded, find }: Pr
   const names = new Map(rows.flatMap((row) => row.tool_calls.map((call) => [call.id ?? "", call.name] as const)));
   return (
     <div class={narrow ? "conversation narrow" : "conversation"}>
-      {first > 0 && <button type="button" class="more" onClick={() => void more(Math.max(0, first - AT_ONCE), true)}>{many(first, "earlier message")}</button>}
-      {examples.length > 0 && <button type="button" class="more" onClick={() => setAll(true)}>{many(examples.length, "message")} before the task</button>}
+      {first > 0 && <button type="button" class="more" onClick={() => void more(Math.max(0, first - AT_ONCE), true)}>Show {many(first, "earlier message")}</button>}
+      {examples.length > 0 && <button type="button" class="more" onClick={() => setAll(true)}>Show {many(examples.length, "example message")}</button>}
       <ol>
         {rows.filter((row) => !examples.includes(row)).map((row) => (
           <One key={row.n} row={row} base={base} marked={at === row.n} narrow={narrow ?? false} unfolded={unfolded ?? null} find={find ?? null}
             tool={row.name ?? names.get(row.tool_call_id ?? "") ?? null} />
         ))}
       </ol>
-      {next !== null && <div ref={end}><button type="button" class="more" onClick={() => void more(next)}>More messages</button></div>}
-      {next === null && left > 0 && <p class="note">{many(left, "more message")} of this rollout {left === 1 ? "is" : "are"} not in this report.</p>}
+      {next !== null && <div ref={end}><button type="button" class="more" onClick={() => void more(next)}>Load more messages</button></div>}
+      {next === null && left > 0 && <p class="note">{many(left, "more message")} {left === 1 ? "is" : "are"} not included in this report.</p>}
     </div>
   );
 }
@@ -103,21 +104,25 @@ function One({ row, base, marked, narrow, unfolded, find, tool }: OneProps): JSX
       <div class="message-body">
         {row.reasoning && <Folded kind="reasoning" title="Reasoning" text={row.reasoning} path={path("reasoning")} unfolded={unfolded} find={find} />}
         {row.content && row.content.chars > 0 && (row.role === "tool"
-          ? <Folded kind="result" title={tool ?? "result"} text={row.content} path={path("content")} unfolded={unfolded ?? (row.error || null)} find={find} mono />
+          ? <Folded kind="result" title={tool === null ? "result" : toolName(tool)} text={row.content} path={path("content")} unfolded={unfolded ?? (row.error || null)} find={find} mono />
           : row.role === "system"
             ? <Folded kind="system" title="System prompt" text={row.content} path={path("content")} unfolded={unfolded} find={find} />
             : <Longer text={row.content} path={path("content")} find={find} />)}
         {row.tool_calls.map((call, n) => (
-          <Folded key={n} kind="call" title={call.name} text={pretty(call.arguments)} short={call.arguments.text} path={path(`call:${n}`)} unfolded={unfolded} find={find} mono />
+          <Folded key={n} kind="call" title={toolName(call.name)} text={pretty(call.arguments)} short={call.arguments.text} path={path(`call:${n}`)} unfolded={unfolded} find={find} mono />
         ))}
-        {!row.reasoning && !(row.content && row.content.chars) && !row.tool_calls.length && <span class="muted">nothing</span>}
+        {!row.reasoning && !(row.content && row.content.chars) && !row.tool_calls.length && <span class="muted">(empty)</span>}
+        {row.rewards?.map((reward, n) => (
+          <p key={n} class="step-reward">step reward <b class="number">{signed(reward.value)}</b>{reward.note && <>: <Name value={reward.note} /></>}</p>
+        ))}
+        {row.state && <State turn={row.turn} state={row.state} unfolded={unfolded} find={find} />}
       </div>
     </li>
   );
 }
 
 interface FoldedProps {
-  kind: string; title: string; text: Text; short?: string; path: (from: number) => string; unfolded: boolean | null; find: string | null; mono?: boolean;
+  kind: string; title: string; text: Text; short?: string; path: ((from: number) => string) | null; unfolded: boolean | null; find: string | null; mono?: boolean;
 }
 
 function Folded({ kind, title, text, short, path, unfolded, find, mono }: FoldedProps): JSX.Element {
@@ -134,9 +139,17 @@ function Folded({ kind, title, text, short, path, unfolded, find, mono }: Folded
         <span class="folded-short"><Name value={(short ?? text.text).slice(0, 160).replace(/\s+/g, " ")} /></span>
         <span class="folded-size number">{count(text.chars)}</span>
       </summary>
-      {open && <Longer text={text} path={path} find={find} mono={mono ?? false} />}
+      {open && (path ? <Longer text={text} path={path} find={find} mono={mono ?? false} /> : <Block value={text.text} find={find} mono={mono ?? false} />)}
+      {open && !path && text.cut && <p class="note">The first {count(text.text.length)} of {count(text.chars)} characters; the record has all.</p>}
     </details>
   );
+}
+
+/** The environment's state after a turn, with the names that changed. */
+function State({ turn, state, unfolded, find }: { turn: number; state: NonNullable<Message["state"]>; unfolded: boolean | null; find: string | null }): JSX.Element {
+  const title = turn === 0 ? "State at the start" : `State after turn ${turn}`;
+  const short = state.changed.length ? `changed: ${state.changed.join(", ")}` : state.text;
+  return <Folded kind="env-state" title={title} text={pretty(state)} short={short} path={null} unfolded={unfolded} find={find} mono />;
 }
 
 function pretty(text: Text): Text {

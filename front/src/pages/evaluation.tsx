@@ -1,10 +1,10 @@
-// What an evaluation measured, each number with the range it can be trusted to.
+// The results of an evaluation, each metric with its confidence interval.
 import type { JSX } from "preact";
 import { address, useApi } from "../api";
 import type { Metric, Metrics } from "../api";
 import { common, interval, Whisker } from "../charts/interval";
-import { count, number, score, seconds } from "../format";
-import { Facts, Json, Panel, When } from "../parts/bits";
+import { count, decimals, number, score, seconds } from "../format";
+import { Facts, Panel, Settings, When } from "../parts/bits";
 import { Empty, Given } from "../parts/states";
 import { Name } from "../parts/text";
 import { embedded } from "../embedded";
@@ -19,23 +19,23 @@ export function Measured({ id }: { id: string }): JSX.Element {
         const others = data.metrics.filter((metric) => metric.low === null || metric.high === null);
         return (
           <>
-            <Panel title="Measured" more={embedded && !embedded.about.compare ? undefined : <Link to={`/compare?a=${encodeURIComponent(id)}`}>Compare with another</Link>}>
-              {judged.length ? <Judged metrics={judged} /> : <Empty title="Not finished: no numbers yet." />}
-              {data.limit && <p class="note">Ended early: <Name value={data.limit} /></p>}
+            <Panel title="Results" more={embedded && !embedded.about.compare ? undefined : <Link to={`/compare?a=${encodeURIComponent(id)}`}>Compare with another evaluation</Link>}>
+              {judged.length ? <Judged metrics={judged} /> : <Empty title="The evaluation has not finished yet." />}
+              {data.limit && <p class="note">Stopped early: <Name value={data.limit} /></p>}
               <Facts facts={[
-                ["samples", <span class="number">{count(data.samples)}</span>], ["time", <span class="number">{seconds(data.seconds)}</span>],
+                ["samples", <span class="number">{count(data.samples)}</span>], ["duration", <span class="number">{seconds(data.seconds)}</span>],
                 ["finished", <When at={data.finished_at} />],
               ]} />
             </Panel>
-            <Panel title="Counted" more={<span class="panel-note">{count(others.length)} more</span>}>
-              <div class="counted" tabIndex={0} role="region" aria-label="Counted, table">
+            <Panel title="Other metrics" more={<span class="panel-note">{count(others.length)}</span>}>
+              <div class="counted" tabIndex={0} role="region" aria-label="Other metrics, table">
                 <table class="tight">
                   <tbody>
                     {others.map((metric) => <tr key={metric.name}><th scope="row"><Name value={bare(metric.name)} /></th><td class="right number">{number(metric.value, 4)}</td></tr>)}
                   </tbody>
                 </table>
               </div>
-              {data.generation_parameters && <details><summary>Generation parameters</summary><Json value={data.generation_parameters} /></details>}
+              {data.generation_parameters && <details><summary>Generation parameters</summary><Settings value={data.generation_parameters} /></details>}
             </Panel>
           </>
         );
@@ -47,14 +47,14 @@ export function Measured({ id }: { id: string }): JSX.Element {
 function Judged({ metrics }: { metrics: Metric[] }): JSX.Element {
   const range = common(metrics.flatMap((metric) => [metric.value, metric.low, metric.high]));
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Measured, table">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Results, table">
       <table class="tight">
         <thead><tr><th>Metric</th><th class="right">Value</th><th>95% interval</th><th class="whiskers">{score(range[0])}<span>{score(range[1])}</span></th></tr></thead>
         <tbody>
           {metrics.map((metric) => (
             <tr key={metric.name}>
               <th scope="row"><Name value={bare(metric.name)} /></th>
-              <td class="right number strong">{score(metric.value)}</td>
+              <td class="right number strong">{score(metric.value, decimals(metric.low, metric.high))}</td>
               <td>{interval(metric.low, metric.high)}</td>
               <td><Whisker {...metric} range={range} /></td>
             </tr>

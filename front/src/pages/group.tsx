@@ -1,9 +1,9 @@
-// A group: its rollouts side by side, what separated the good from the bad, and two of them read next to each other.
+// A group: its rollouts, how the better ones differ from the worse ones, and two conversations side by side.
 import type { JSX } from "preact";
 import { address, useApi } from "../api";
 import type { Contrast, Group, RolloutRow } from "../api";
-import { count, many, number, score, seconds, words } from "../format";
-import { Facts, Json, Jsonl, Panel, Score } from "../parts/bits";
+import { count, number, score, seconds, signed, words } from "../format";
+import { Facts, Json, Jsonl, Panel, Score, Settings, toolName, used } from "../parts/bits";
 import { Trail, useTitle } from "../parts/head";
 import { Empty, Given } from "../parts/states";
 import { Block, Name } from "../parts/text";
@@ -35,58 +35,61 @@ function Shown({ source, group }: { source: string; group: Group }): JSX.Element
         <Facts facts={[
           ["item", <Name value={group.item_id} />], ["rollouts", count(group.rollouts_total ?? group.rollouts.length)], ["scored", count(scored.length)],
           ["tools", Array.isArray(group.tools) && group.tools.length ? <Name value={group.tools.join(", ")} /> : "none"],
-          ...(group.withheld ? [["withheld", words(group.withheld)] as [string, string]] : []),
+          ...(used(group.use) ? [["training", used(group.use) ?? ""] as [string, string]] : []),
+          ...(group.withheld ? [["withheld from training", words(group.withheld)] as [string, string]] : []),
         ]} />
       </div>
       <div class="panels">
-        <Panel title="Rollouts" wide>
+        <Panel title="Rollouts" wide more={Object.keys(group.advantages).length > 0 && <span class="panel-note">advantage: {group.advantage_rule}</span>}>
           <div class="cards">
-            {group.rollouts.map((row) => <Card key={row.id} source={source} row={row} />)}
+            {group.rollouts.map((row) => <Card key={row.id} source={source} row={row} advantage={group.advantages[row.id] ?? null} />)}
           </div>
         </Panel>
-        <Panel title="What separated good from bad" wide more={<span class="panel-note">means of the rollouts above and below the mean score</span>}>
-          {group.contrast.length ? <Contrasts rows={group.contrast} /> : <Empty title={new Set(scored).size > 1 ? "Nothing that was counted sets them apart." : "The scores are equal: there is nothing to tell apart."} />}
+        <Panel title="Better and worse rollouts" wide more={<span class="panel-note">averages of the rollouts above and below the mean score</span>}>
+          {group.contrast.length ? <Contrasts rows={group.contrast} /> : <Empty title={new Set(scored).size > 1 ? "No measured difference." : "All scores are equal."} />}
         </Panel>
         <Beside source={source} rollouts={group.rollouts} />
         <Panel title="Item" wide>
-          <details open={JSON.stringify(group.item ?? null).length < 800}><summary>As the environment had it</summary><Json value={group.item} /></details>
-          {group.provenance && <details><summary>Provenance</summary><Json value={group.provenance} /></details>}
+          <details open={JSON.stringify(group.item ?? null).length < 800}><summary>Item as JSON</summary><Json value={group.item} /></details>
+          {group.provenance && <details><summary>Provenance (versions and fingerprints)</summary><Settings value={group.provenance} /></details>}
         </Panel>
       </div>
     </>
   );
 }
 
-function Card({ source, row }: { source: string; row: RolloutRow }): JSX.Element {
+function Card({ source, row, advantage }: { source: string; row: RolloutRow; advantage: number | null }): JSX.Element {
   return (
     <article class={row.score === null ? "card failed" : "card"}>
       <h3><Link row to={link(source, "rollouts", row.id)}>Rollout {row.index}</Link></h3>
       <Score value={row.score} failure={row.failure} />
       <dl>
+        {advantage !== null && <div><dt>advantage</dt><dd class="number strong">{signed(advantage)}</dd></div>}
+        {row.seat && <div><dt>seat</dt><dd><Name value={row.seat} /></dd></div>}
         <div><dt>stopped</dt><dd>{row.stop_reason ? <Name value={words(row.stop_reason)} /> : "–"}</dd></div>
         <div><dt>turns</dt><dd class="number">{count(row.turns)}</dd></div>
         <div><dt>tool calls</dt><dd class="number">{count(row.tool_calls)}{row.tool_errors ? <span class="errors"> {count(row.tool_errors)} ✕</span> : null}</dd></div>
         <div><dt>tokens</dt><dd class="number">{count(row.completion_tokens)}</dd></div>
-        <div><dt>time</dt><dd class="number">{seconds(row.seconds)}</dd></div>
+        <div><dt>duration</dt><dd class="number">{seconds(row.seconds)}</dd></div>
       </dl>
-      {row.tools.length > 0 && <p class="card-tools"><Name value={row.tools.join(", ")} /></p>}
+      {row.tools.length > 0 && <p class="card-tools"><Name value={row.tools.map(toolName).join(", ")} /></p>}
     </article>
   );
 }
 
-const WHAT: Record<string, string> = { tool: "calls of", stop_reason: "stopped by", component: "reward component", turns: "", length: "" };
+const WHAT: Record<string, string> = { tool: "calls to", stop_reason: "share stopped by", component: "reward component", turns: "", length: "" };
 
 function Contrasts({ rows }: { rows: Contrast[] }): JSX.Element {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="What separated good from bad, table">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Better and worse rollouts, table">
       <table class="tight contrast">
-        <thead><tr><th>What</th><th class="right">Worse</th><th aria-hidden="true" /><th>Better</th></tr></thead>
+        <thead><tr><th>Measure</th><th class="right">Worse</th><th aria-hidden="true" /><th>Better</th></tr></thead>
         <tbody>
           {rows.map((row) => {
             const most = Math.max(Math.abs(row.good ?? 0), Math.abs(row.bad ?? 0)) || 1;
             return (
               <tr key={`${row.what} ${row.name}`}>
-                <th scope="row">{row.what === row.name ? words(row.name) : <>{WHAT[row.what] ?? words(row.what)} <b><Name value={row.what === "tool" || row.what === "component" ? row.name : words(row.name)} /></b></>}</th>
+                <th scope="row">{row.what === row.name || WHAT[row.what] === "" ? words(row.name) : <>{WHAT[row.what] ?? words(row.what)} <b><Name value={row.what === "tool" ? toolName(row.name) : row.what === "component" ? row.name : words(row.name)} /></b></>}</th>
                 <td class="right number">{number(row.bad, 2)}</td>
                 <td class="contrast-bars" aria-hidden="true">
                   <span class="worse"><i style={{ width: `${(100 * Math.abs(row.bad ?? 0)) / most}%` }} /></span>
@@ -110,14 +113,14 @@ function Beside({ source, rollouts }: { source: string; rollouts: RolloutRow[] }
   const find = (name: string, otherwise: RolloutRow | undefined): RolloutRow | undefined => rollouts.find((row) => row.id === query.get(name)) ?? otherwise;
   const sides: [string, string, RolloutRow | undefined][] = [["left", "Left", find("left", order[0])], ["right", "Right", find("right", order.at(-1))]];
   return (
-    <Panel title="Side by side" wide more={<span class="panel-note">{many(rollouts.length, "rollout")}, the best and the worst at first</span>}>
+    <Panel title="Side by side" wide more={<span class="panel-note">best and worst by default</span>}>
       <div class="beside">
         {sides.map(([name, label, row]) => row && (
           <div key={name} class="beside-one">
             <label>
               <span class="visually-hidden">{label}</span>
               <select value={row.id} onChange={(event) => go(changed({ [name]: event.currentTarget.value }), true)}>
-                {rollouts.map((one) => <option key={one.id} value={one.id}>{`Rollout ${one.index} · ${one.score === null ? (one.failure ?? "no score") : score(one.score)}`}</option>)}
+                {rollouts.map((one) => <option key={one.id} value={one.id}>{`Rollout ${one.index} · ${one.score === null ? (one.failure ?? "not scored") : score(one.score)}`}</option>)}
               </select>
             </label>
             <div class="beside-text" tabIndex={0} role="region" aria-label={`${label}: rollout ${row.index}`}>
@@ -134,7 +137,7 @@ export function FailureNote({ row, message }: { row: RolloutRow; message: string
   if (!row.failure) return null;
   return (
     <div class="trouble">
-      <p><b><Name value={row.failure} /></b>: no score, so it is in no mean.</p>
+      <p><b><Name value={row.failure} /></b>: not scored, and excluded from all means.</p>
       {message && <Block value={message} mono />}
     </div>
   );

@@ -1,14 +1,14 @@
-// One rollout: what it came to, what was said, where the time went, and its exact tokens.
+// One rollout: its result, conversation, timeline and exact tokens.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { address, useApi } from "../api";
 import type { Rollout } from "../api";
-import { count, number, score, seconds, words } from "../format";
+import { count, number, score, seconds, signed, words } from "../format";
 import { useKeys } from "../keys";
-import { Facts, Json, Jsonl, Score, Tabs } from "../parts/bits";
+import { Facts, Json, Jsonl, Score, Tabs, used } from "../parts/bits";
 import { Trail, useTitle } from "../parts/head";
 import { Given } from "../parts/states";
-import { Name } from "../parts/text";
+import { Block, Name } from "../parts/text";
 import { changed, go, Link, link, usePlace } from "../route";
 import { Conversation } from "./conversation";
 import { FailureNote } from "./group";
@@ -23,7 +23,7 @@ export function RolloutPage({ source, id }: { source: string; id: string }): JSX
   const rollout = answer.data;
   useTitle(rollout ? `Rollout ${rollout.index} · ${rollout.title || rollout.item_id}` : null);
   const steps: [string, string][] = [["Rollouts", link(source, "rollouts")]];
-  if (rollout) steps.push([`Group of ${rollout.item_id.slice(0, 16)}`, link(source, "groups", rollout.group_id)]);
+  if (rollout) steps.push([`Group ${(rollout.item_id ?? "").slice(0, 16)}`, link(source, "groups", rollout.group_id)]);
   return (
     <div class="page">
       <Trail source={source} steps={steps} />
@@ -60,7 +60,7 @@ function Shown({ source, rollout }: { source: string; rollout: Rollout }): JSX.E
         </div>
         <div class="head-line neighbours">
           <Step to={previous} source={source} label="Previous rollout of the group">←</Step>
-          <Link to={link(source, "groups", rollout.group_id)}>Rollout {rollout.index} of its group</Link>
+          <Link to={link(source, "groups", rollout.group_id)}>Rollout {rollout.index} of this group</Link>
           <Step to={next} source={source} label="Next rollout of the group">→</Step>
         </div>
         <Tabs label="This rollout" now={title(view)} tabs={VIEWS.map((name) => [title(name), to(name), extra(name, rollout)])} />
@@ -70,15 +70,15 @@ function Shown({ source, rollout }: { source: string; rollout: Rollout }): JSX.E
           {view === "conversation" && (
             <>
               <FailureNote row={rollout} message={rollout.failure_message} />
-              <div class="rollout-tools"><button type="button" class="quiet" onClick={() => setUnfolded((old) => !old)}>{unfolded ? "Fold everything" : "Unfold everything"} <kbd>e</kbd></button></div>
+              <div class="rollout-tools"><button type="button" class="quiet" onClick={() => setUnfolded((old) => !old)}>{unfolded ? "Collapse all" : "Expand all"} <kbd>e</kbd></button></div>
               <Conversation source={source} rollout={rollout.id} at={message === null ? null : Number(message)} unfolded={unfolded} find={query.get("q")} />
             </>
           )}
           {view === "timeline" && <Timeline rollout={rollout} />}
           {view === "tokens" && <TokenView source={source} rollout={rollout} />}
-          {view === "record" && <Json value={{ ...rollout, timings: `${rollout.timings.length} calls, see the timeline` }} />}
+          {view === "record" && <Json value={{ ...rollout, timings: `${rollout.timings.length} calls; see the timeline` }} />}
         </div>
-        <aside class="rollout-side" aria-label="What it came to"><Sum rollout={rollout} /></aside>
+        <aside class="rollout-side" aria-label="Result"><Sum rollout={rollout} /></aside>
       </div>
     </>
   );
@@ -102,18 +102,34 @@ function Sum({ rollout }: { rollout: Rollout }): JSX.Element {
             ))}
           </ul>
         )}
-        {rollout.turn_scores && rollout.turn_scores.length > 0 && <p class="note">by turn: <span class="number">{rollout.turn_scores.slice(0, 40).map((one) => number(one, 2)).join(" · ")}</span></p>}
+        {rollout.turn_scores && rollout.turn_scores.length > 0 && <p class="note">per turn: <span class="number">{rollout.turn_scores.slice(0, 40).map((one) => number(one, 2)).join(" · ")}</span></p>}
+        {rollout.advantage !== null && <p class="note">advantage <b class="number">{signed(rollout.advantage)}</b>: {rollout.advantage_rule}</p>}
+        {rollout.step_reward !== null && <p class="note">step rewards sum to <b class="number">{signed(rollout.step_reward)}</b></p>}
       </section>
+      {rollout.notes.length > 0 && (
+        <section aria-label="Notes">
+          <h2>Notes</h2>
+          {rollout.notes.map((note) => (
+            <details key={note.name} class="note-text" open={note.text.length <= 400}>
+              <summary><Name value={note.name} /></summary><Block value={note.text} />
+              {note.chars > note.text.length && <p class="note">The first {count(note.text.length)} of {count(note.chars)} characters.</p>}
+            </details>
+          ))}
+        </section>
+      )}
       <section aria-label="Facts">
         <h2>Facts</h2>
         <Facts facts={[
-          ["stopped", rollout.stop_reason ? <Name value={words(rollout.stop_reason)} /> : "–"],
+          ["stop reason", rollout.stop_reason ? <Name value={words(rollout.stop_reason)} /> : "–"],
+          ...(rollout.end_reason ? [["ended by environment", <Name value={rollout.end_reason} />] as [string, JSX.Element]] : []),
+          ...(rollout.seat ? [["seat", <Name value={rollout.seat} />] as [string, JSX.Element]] : []),
+          ...(used(rollout.use) ? [["training", <span>{used(rollout.use)}</span>] as [string, JSX.Element]] : []),
           ["turns", <span class="number">{count(rollout.turns)}</span>],
           ["tool calls", <span class="number">{count(rollout.tool_calls)}{rollout.tool_errors ? <span class="errors"> {count(rollout.tool_errors)} ✕</span> : null}</span>],
           ["messages", <span class="number">{count(rollout.messages)}</span>],
           ["prompt tokens", <span class="number">{count(rollout.usage?.["prompt_tokens"])}</span>],
           ["completion tokens", <span class="number">{count(rollout.completion_tokens)}</span>],
-          ["time", <span class="number">{seconds(rollout.seconds)}</span>],
+          ["duration", <span class="number">{seconds(rollout.seconds)}</span>],
           ["policy version", <span class="number">{versions(rollout.version)}</span>],
         ]} />
       </section>

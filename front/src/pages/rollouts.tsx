@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { address, useApi, withQuery } from "../api";
 import type { Page, RolloutRow, SourceDetail } from "../api";
 import { count, seconds, words } from "../format";
-import { Score } from "../parts/bits";
+import { Score, toolName } from "../parts/bits";
 import { Head, useSource } from "../parts/head";
 import { Pages, ROWS } from "../parts/pages";
 import { Empty, Given } from "../parts/states";
@@ -14,7 +14,7 @@ import { Sort } from "./groups";
 
 const FILTERS = ["q", "min_score", "max_score", "stop_reason", "failure", "tool"];
 const SORTS: [string, string][] = [
-  ["", "as written"], ["-n", "newest first"], ["-score", "highest score"], ["score", "lowest score"], ["-seconds", "slowest"], ["seconds", "fastest"],
+  ["", "file order"], ["-n", "newest first"], ["-score", "highest score"], ["score", "lowest score"], ["-seconds", "slowest"], ["seconds", "fastest"],
   ["-tokens", "most tokens"], ["-tool_errors", "most tool errors"],
 ];
 
@@ -35,8 +35,8 @@ export function Rollouts({ source: id }: { source: string }): JSX.Element {
             <Pages page={page} one="rollout" />
           </>
         ) : filtered ? (
-          <Empty title="No rollout matches."><p><button type="button" onClick={clear}>Clear the filters</button></p></Empty>
-        ) : <Empty title="No rollout yet." />}
+          <Empty title="No matching rollouts."><p><button type="button" onClick={clear}>Clear filters</button></p></Empty>
+        ) : <Empty title="No rollouts yet." />}
       </Given>
     </div>
   );
@@ -45,11 +45,11 @@ export function Rollouts({ source: id }: { source: string }): JSX.Element {
 function Filters({ source, filtered }: { source: SourceDetail | null; filtered: boolean }): JSX.Element {
   return (
     <form class="filters" role="search" aria-label="Rollouts" onSubmit={(event) => event.preventDefault()}>
-      <Typed name="q" label="Text" type="search" placeholder="words in messages, calls and results" search />
-      <Typed name="min_score" label="Score from" type="number" />
-      <Typed name="max_score" label="to" type="number" />
-      <Chosen name="stop_reason" label="Stopped" values={source?.stop_reasons.map((one) => one.reason) ?? []} />
-      <Chosen name="failure" label="Failure" values={source?.failures.length ? ["none", ...source.failures.map((one) => one.cause)] : []} all="any or none" first={["any", "any failure"]} />
+      <Typed name="q" label="Search" type="search" placeholder="words in messages, calls and results" search />
+      <Typed name="min_score" label="Min. score" type="number" />
+      <Typed name="max_score" label="Max. score" type="number" />
+      <Chosen name="stop_reason" label="Stop reason" values={source?.stop_reasons.map((one) => one.reason) ?? []} />
+      <Chosen name="failure" label="Failure" values={source?.failures.length ? ["none", ...source.failures.map((one) => one.cause)] : []} first={["any", "any failure"]} />
       <Chosen name="tool" label="Tool" values={source?.tools.map((one) => one.name) ?? []} />
       <Sort sorts={SORTS} />
       {filtered && <button type="button" class="quiet" onClick={clear}>Clear</button>}
@@ -77,18 +77,18 @@ function Typed({ name, label, type, placeholder, search }: TypedProps): JSX.Elem
   );
 }
 
-interface ChosenProps { name: string; label: string; values: string[]; all?: string; first?: [string, string] }
+interface ChosenProps { name: string; label: string; values: string[]; first?: [string, string] }
 
-function Chosen({ name, label, values, all: every = "any", first }: ChosenProps): JSX.Element {
+function Chosen({ name, label, values, first }: ChosenProps): JSX.Element {
   const value = usePlace().query.get(name) ?? "";
   const all = value && value !== first?.[0] && !values.includes(value) ? [value, ...values] : values;
   return (
     <label>
       <span>{label}</span>
       <select value={value} onChange={(event) => go(changed({ [name]: event.currentTarget.value, after: null }))}>
-        <option value="">{every}</option>
+        <option value="">any</option>
         {first && (all.length > 0 || value === first[0]) && <option value={first[0]}>{first[1]}</option>}
-        {all.map((one) => <option key={one} value={one}>{words(one)}</option>)}
+        {all.map((one) => <option key={one} value={one}>{name === "failure" && one === "none" ? "no failure" : name === "tool" ? toolName(one) : words(one)}</option>)}
       </select>
     </label>
   );
@@ -99,7 +99,7 @@ export function RolloutTable({ source, rows, find }: { source: string; rows: Rol
     <div class="scroll" tabIndex={0} role="region" aria-label="Rollouts, table">
       <table>
         <thead>
-          <tr><th>Score</th><th>Rollout</th><th>Stopped</th><th class="right">Turns</th><th class="right">Tool calls</th><th class="right">Tokens</th><th class="right">Time</th><th class="right">Version</th></tr>
+          <tr><th>Score</th><th>Rollout</th><th>Stop reason</th><th class="right">Turns</th><th class="right">Tool calls</th><th class="right">Tokens</th><th class="right">Duration</th><th class="right">Version</th></tr>
         </thead>
         <tbody>
           {rows.map((row) => (
@@ -107,7 +107,7 @@ export function RolloutTable({ source, rows, find }: { source: string; rows: Rol
               <td><Score value={row.score} failure={row.failure} /></td>
               <th scope="row" class="main">
                 <Link row to={withQuery(link(source, "rollouts", row.id), { q: find })}><Line value={row.title || row.item_id} find={find} /></Link>
-                <span class="place number">#{row.index}</span>
+                <span class="place number">{row.seat && <Name value={`${row.seat} `} />}#{row.index}</span>
                 {row.snippet && <span class="snippet"><Block value={row.snippet} find={find} /></span>}
               </th>
               <td>{row.stop_reason ? <Name value={words(row.stop_reason)} /> : "–"}</td>

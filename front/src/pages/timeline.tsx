@@ -1,4 +1,4 @@
-// Where a rollout's time went: each call of the model, a tool, the verifier and the sandbox, and the waiting between them.
+// Where a rollout's time went: calls to the model, tools, the verifier and the sandbox, and waiting.
 import type { JSX } from "preact";
 import type { Rollout } from "../api";
 import { linear, ticks, useWidth } from "../charts/scale";
@@ -14,7 +14,7 @@ const SHOWN = 500;
 export function Timeline({ rollout }: { rollout: Rollout }): JSX.Element {
   const timings: Span[] = rollout.timings.map((one) => ({ ...one, start: one.start ?? 0, seconds: one.seconds ?? 0, span: laneOf(one.span) }));
   const whole = Math.max(rollout.seconds ?? 0, ...timings.map((one) => one.start + one.seconds), 0.001);
-  if (!timings.length) return <Empty title="No times were recorded." />;
+  if (!timings.length) return <Empty title="No timings recorded." />;
   const spans = [...timings, ...waiting(timings, whole)];
   const sums = LANES.map((lane) => [lane, sum(spans.filter((one) => one.span === lane))] as const);
   return (
@@ -27,7 +27,7 @@ export function Timeline({ rollout }: { rollout: Rollout }): JSX.Element {
       <Lanes spans={spans} whole={whole} />
       <div class="scroll" tabIndex={0} role="region" aria-label="Calls, table">
         <table class="tight">
-          <thead><tr><th>Call</th><th>Of</th><th class="right">Began</th><th class="right">Took</th><th aria-hidden="true" class="bar-cell" /></tr></thead>
+          <thead><tr><th>Call</th><th>Kind</th><th class="right">Start</th><th class="right">Duration</th><th aria-hidden="true" class="bar-cell" /></tr></thead>
           <tbody>
             {[...timings].sort((a, b) => a.start - b.start).slice(0, SHOWN).map((one, n) => (
               <tr key={n}>
@@ -43,7 +43,7 @@ export function Timeline({ rollout }: { rollout: Rollout }): JSX.Element {
           </tbody>
         </table>
       </div>
-      {timings.length > SHOWN && <p class="note">The first {SHOWN} calls. The record has all of them.</p>}
+      {timings.length > SHOWN && <p class="note">Showing the first {SHOWN} calls; the record has all.</p>}
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// The exact tokens of a rollout: which were sampled, how sure the policy was of each, and which version of it wrote them.
+// The exact tokens of a rollout: which were sampled, how likely each was, and which policy version sampled it.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { address, useApi, withQuery } from "../api";
@@ -28,7 +28,7 @@ export function TokenView({ source, rollout }: { source: string; rollout: Rollou
     n: () => answer.data?.next != null && turn(answer.data.next),
     p: () => from > 0 && turn(from - AT_ONCE),
   });
-  if (!of) return <Empty title="No tokens were recorded."><p>A rollout sampled through a chat API has none. With an engine that gives tokens, every one is recorded.</p></Empty>;
+  if (!of) return <Empty title="No tokens recorded."><p>Chat APIs return text only. Use an endpoint that returns token ids to record them.</p></Empty>;
   return (
     <div class="tokens">
       <div class="filters">
@@ -39,9 +39,9 @@ export function TokenView({ source, rollout }: { source: string; rollout: Rollou
             </select>
           </label>
         )}
-        <label><span>Colour by</span>
+        <label><span>Color by</span>
           <select value={paint} onChange={(event) => go(changed({ paint: event.currentTarget.value === "logprob" ? null : event.currentTarget.value }), true)}>
-            <option value="logprob">how sure (logprob)</option><option value="mask">sampled or not (mask)</option><option value="version">policy version</option>
+            <option value="logprob">log probability</option><option value="mask">sampled or not (mask)</option><option value="version">policy version</option>
           </select>
         </label>
         <Legend paint={paint} />
@@ -51,11 +51,11 @@ export function TokenView({ source, rollout }: { source: string; rollout: Rollou
       <Given answer={answer}>
         {(data) => (
           <>
-            {data.pieces === null && <p class="note">There is no tokenizer here, so tokens are shown by their ids.</p>}
+            {data.pieces === null && <p class="note">No tokenizer found, so tokens are shown as ids. Pass one with `hermes-rl view --tokenizer PATH`.</p>}
             <Strip data={data} from={from} paint={paint} />
             <div class="pages">
               <span class="number">{count(Math.min(from + 1, data.total))} – {count(from + data.ids.length)} of {count(data.total)} tokens</span>
-              {data.next === null && from + data.ids.length < data.total && <span class="muted">The rest is not in this report.</span>}
+              {data.next === null && from + data.ids.length < data.total && <span class="muted">The rest is not included in this report.</span>}
               {(from > 0 || data.next !== null) && (
                 <span class="pages-buttons">
                   <button type="button" disabled={from === 0} onClick={() => turn(from - AT_ONCE)}>Previous</button>
@@ -87,7 +87,7 @@ function Strip({ data, from, paint }: { data: Data; from: number; paint: Paint }
   let last: number | null = null;
   return (
     <>
-      <div class="strip foreign mono" role="group" tabIndex={0} aria-label="Tokens. Arrow keys read one after the other." onPointerOver={pointed} onClick={pointed} onKeyDown={move}>
+      <div class="strip foreign mono" role="group" tabIndex={0} aria-label="Tokens. Use the arrow keys to read them one by one." onPointerOver={pointed} onClick={pointed} onKeyDown={move}>
         {data.ids.map((id, n) => {
           const version = data.versions[n] ?? null;
           const begins = version !== null && version !== last;
@@ -100,7 +100,7 @@ function Strip({ data, from, paint }: { data: Data; from: number; paint: Paint }
           );
         })}
       </div>
-      <p class="token-facts" role="status">{at === null ? <span class="muted">Point at a token, or use the arrow keys.</span> : <Facts data={data} n={at} from={from} />}</p>
+      <p class="token-facts" role="status">{at === null ? <span class="muted">Hover over a token, or use the arrow keys.</span> : <Facts data={data} n={at} from={from} />}</p>
     </>
   );
 }
@@ -110,10 +110,10 @@ function Facts({ data, n, from }: { data: Data; n: number; from: number }): JSX.
   const piece = data.pieces?.[n];
   return (
     <>
-      <span>place <b class="number">{count(from + n)}</b></span>
+      <span>position <b class="number">{count(from + n)}</b></span>
       <span>id <b class="number">{data.ids[n]}</b></span>
       {piece !== undefined && <span>text <b><Name value={JSON.stringify(piece)} /></b></span>}
-      <span>{data.mask[n] ? <b>sampled</b> : "given"}</span>
+      <span>{data.mask[n] ? <b>sampled</b> : "not sampled"}</span>
       {logprob !== null && <span>logprob <b class="number">{number(logprob)}</b></span>}
       {logprob !== null && <span>probability <b class="number">{number(Math.exp(logprob))}</b></span>}
       {data.versions[n] != null && <span>version <b class="number">{data.versions[n]}</b></span>}
@@ -122,9 +122,9 @@ function Facts({ data, n, from }: { data: Data; n: number; from: number }): JSX.
 }
 
 function Legend({ paint }: { paint: Paint }): JSX.Element {
-  if (paint === "logprob") return <span class="legend"><span>sure</span>{Array.from({ length: SHADES }, (_, n) => <i key={n} class={`h${n}`} />)}<span>unlikely</span></span>;
-  if (paint === "mask") return <span class="legend"><i class="m1" /> sampled <i class="given" /> given</span>;
-  return <span class="legend">a mark stands where another version goes on</span>;
+  if (paint === "logprob") return <span class="legend"><span>likely</span>{Array.from({ length: SHADES }, (_, n) => <i key={n} class={`h${n}`} />)}<span>unlikely</span></span>;
+  if (paint === "mask") return <span class="legend"><i class="m1" /> sampled <i class="given" /> not sampled</span>;
+  return <span class="legend">labels mark where the policy version changes</span>;
 }
 
 /** Seven shades from sure (probability near 1) to unlikely (below e⁻⁵). */

@@ -3,6 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { address, useApi } from "../api";
 import type { Answer, Kind, SourceDetail } from "../api";
+import { embedded } from "../embedded";
 import { count, model } from "../format";
 import { plain } from "../odd";
 import { Link, link } from "../route";
@@ -10,7 +11,7 @@ import { State, Tabs, When } from "./bits";
 import { Condition } from "./states";
 import { Name } from "./text";
 
-export const KINDS: Record<Kind, string> = { run: "Run", groups: "Rollouts", evaluation: "Evaluation", database: "Store" };
+export const KINDS: Record<Kind, string> = { run: "Run", groups: "Rollouts", evaluation: "Evaluation", database: "Database" };
 
 const ENDED = ["FINISHED", "FAILED", "STOPPED", "INTERRUPTED"];
 
@@ -44,6 +45,7 @@ export function Head({ source, now, id }: { source: SourceDetail | null; now: st
         ["Overview", link(id)],
         ["Groups", link(id, "groups"), number(source?.counts.groups)],
         ["Rollouts", link(id, "rollouts"), number(source?.counts.rollouts)],
+        ...(source?.kind === "run" && !embedded ? [["Logs", link(id, "logs")] as [string, string]] : []),
       ]} />
       {source && <Condition source={source} />}
     </div>
@@ -55,7 +57,7 @@ export function Trail({ source, steps }: { source: string; steps: [string, strin
   const name = useApi<SourceDetail>(address(source)).data?.name ?? source;
   const way: [string, string][] = [["Sources", "/"], [name, link(source)], ...steps];
   return (
-    <nav class="trail" aria-label="Way here">
+    <nav class="trail" aria-label="Breadcrumb">
       <ol>
         {way.map(([title, to]) => <li key={to}><Link to={to}><Name value={title} /></Link></li>)}
       </ol>

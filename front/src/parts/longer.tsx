@@ -34,7 +34,7 @@ export function Longer({ text, path, find, mono }: Props): JSX.Element {
     <>
       <Block value={shown} find={find} mono={mono ?? false} />
       {problem && <Trouble problem={problem} />}
-      {text.cut && embedded && <p class="note">The first {count(characters(text.text))} of {count(text.chars)} characters. The rest is not in this report.</p>}
+      {text.cut && embedded && <p class="note">The first {count(characters(text.text))} of {count(text.chars)} characters. The rest is not included in this report.</p>}
       {text.cut && !embedded && (
         <div class="longer">
           <span class="number">{count(page.from + 1)} – {count(page.from + characters(shown))} of {count(text.chars)} characters</span>

@@ -52,8 +52,8 @@ export function Trouble({ problem }: { problem: Problem }): JSX.Element {
 
 export function Missing(): JSX.Element {
   return (
-    <Empty title="There is no such page.">
-      <p><Link to="/">Back to the sources</Link></p>
+    <Empty title="Page not found.">
+      <p><Link to="/">Back to all sources</Link></p>
     </Empty>
   );
 }
@@ -66,7 +66,7 @@ export function Condition({ source }: { source: Source }): JSX.Element | null {
   return (
     <div class="indexing" role="status">
       <progress max={Math.max(total, 1)} value={done} aria-label="Index" />
-      <span>Reading: {source.kind === "database" || source.kind === "run" ? `${count(done)} of ${count(total)}` : `${bytes(done)} of ${bytes(total)}`}. What is read so far is shown.</span>
+      <span>Indexing: {source.kind === "database" || source.kind === "run" ? `${count(done)} of ${count(total)}` : `${bytes(done)} of ${bytes(total)}`}. Results so far are shown.</span>
     </div>
   );
 }

@@ -28,10 +28,10 @@ export function Line({ value, find, mono }: Props & { mono?: boolean }): JSX.Ele
 }
 
 /** A short name of it, as of a tool or a model, that may break where it must. */
-export function Name({ value }: { value: string }): JSX.Element {
+export function Name({ value, long }: { value: string; long?: boolean }): JSX.Element {
   return (
     <span class="foreign-name" dir="auto">
-      <Marked value={value.slice(0, 200)} find={null} />
+      <Marked value={value.slice(0, long ? 4000 : 200)} find={null} />
     </span>
   );
 }

@@ -74,6 +74,7 @@ class HermesAgentLoop:
         next_user_message: NextUserMessage | None = None,
         compaction: Compaction | None = None,
         raise_failures: bool = False,
+        past: AgentResult | None = None,
     ) -> None:
         self.server = server
         self.tool_schemas = list(tool_schemas)
@@ -83,6 +84,7 @@ class HermesAgentLoop:
         self.limits = limits or AgentLimits()
         self.max_turns = max_turns
         self.result = AgentResult(messages=[])
+        self._past = past
         self._parameters: dict[str, Any] = {"n": 1, "temperature": temperature}
         if self.tool_schemas:
             self._parameters["tools"] = self.tool_schemas
@@ -116,6 +118,8 @@ class HermesAgentLoop:
         result = self.result
         result.messages = list(messages)
         result.prompt_length = len(result.messages)
+        if self._past is not None:
+            self._continue_after(self._past)
         self._context = list(messages)
         self._context_used = estimate_tokens(self._context) if self.limits.context_tokens else 0
         self._deadline = Deadline()
@@ -133,23 +137,40 @@ class HermesAgentLoop:
                 logger.warning("the agent stopped after %d turns: %s", result.turns_used, result.failure.message)
         finally:
             self._deadline.close()
+            if (session := self._session) is not None:
+                session.note_state()
+                result.state, result.steps, result.end_reason = session.state, session.steps, session.end_reason
         result.finished_naturally = result.stop_reason is StopReason.NATURAL
         if hasattr(self.server, "get_state"):
             result.managed_state = self.server.get_state()
         return result
 
+    def _continue_after(self, past: AgentResult) -> None:
+        """Begin after turns that another agent made; `messages` are the conversation up to there."""
+        result = self.result
+        result.prompt_length, result.turns_used = past.prompt_length, past.turns_used
+        result.tool_uses, result.tool_errors = list(past.tool_uses), list(past.tool_errors)
+        result.reasoning_per_turn = list(past.reasoning_per_turn)
+        answers = result.messages[past.prompt_length :]
+        self._result_characters = sum(len(one["content"]) for one in answers if one.get("role") == "tool")
+
     async def _run_turns(self) -> StopReason:
-        with tracing.span("turn", (1,)) as span:
-            for turn in range(1, self.max_turns + 1):
-                if turn > 1:
+        first = self.result.turns_used + 1
+        with tracing.span("turn", (first,)) as span:
+            for turn in range(first, self.max_turns + 1):
+                if turn > first:
                     span.restart((turn,))
                 stop = await self._turn(turn)
+                if self._session is not None and self._session.stateful:
+                    self._session.note_state()
                 if stop is not None:
                     return stop
         return StopReason.MAX_TURNS
 
     async def _turn(self, turn: int) -> StopReason | None:
         """One model call and its tool calls; the reason to end the rollout here, or None."""
+        if self._session is not None:
+            self._session.turn = turn
         if not await self._ensure_context():
             return StopReason.CONTEXT_FULL
         try:
@@ -163,7 +184,9 @@ class HermesAgentLoop:
             compacted = await self._compact((self.limits.context_tokens or estimate_tokens(self._context)) // 2)
             return None if compacted else StopReason.CONTEXT_FULL
         if stop is StopReason.NATURAL and await self._append_user_message():
-            return None
+            return self._ended()
+        if stop is StopReason.NATURAL:
+            return self._ended() or stop
         return await self._run_tools(turn, calls) if stop is None else stop
 
     # --- asking the model ---
@@ -305,6 +328,8 @@ class HermesAgentLoop:
             )
 
     def _stop_after_tools(self, calls: Sequence[ToolCall], outcomes: Sequence[ToolOutcome]) -> StopReason | None:
+        if self._ended():
+            return StopReason.ENDED
         limits = self.limits
         latest = tuple((call.name, call.arguments, outcome.text) for call, outcome in zip(calls, outcomes, strict=True))
         self._repeats = self._repeats + 1 if latest == self._latest else 1
@@ -330,6 +355,7 @@ class HermesAgentLoop:
             return ToolOutcome.refusal(f"the arguments must be one JSON object, not {type(arguments).__name__}")
         if self._session is None:
             self._session = ToolHost.current().session(self.task_id)
+            self._session.turn = self.result.turns_used
         try:
             return await self._session.call(call.name, arguments, call.id)
         except ToolHostError as error:
@@ -338,6 +364,10 @@ class HermesAgentLoop:
             return ToolOutcome.refusal(str(error))
 
     # --- continuing or stopping ---
+
+    def _ended(self) -> StopReason | None:
+        """Whether a tool or the simulated user ended the rollout in this turn."""
+        return StopReason.ENDED if self._session is not None and self._session.end_reason is not None else None
 
     async def _ensure_context(self) -> bool:
         """Whether the conversation fits the context, after compaction if necessary."""

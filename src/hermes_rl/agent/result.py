@@ -1,11 +1,12 @@
 """AgentResult: what the loop hands to the reward, with the seeds' field names."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_rl.core.errors import Failure
 from hermes_rl.core.messages import Message, ToolCall, final_response, tool_calls, tools_used
-from hermes_rl.core.trajectory import Reward, StopReason, Timing, ToolUse, Usage
+from hermes_rl.core.trajectory import Reward, StepReward, StopReason, Timing, ToolUse, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,29 @@ class AgentResult:
     reward: Reward | None = None
     compactions: int = 0
     program: ProgramEnd | None = None
+    tool_schemas: list[dict[str, Any]] = field(default_factory=list)
+    """The tools that an external agent offered the model in its main conversation; empty for our loop."""
     failure: Failure | None = None
     """What failed outside the policy, for code that runs an agent loop itself; our rollouts record it instead."""
+    state: Any = None
+    """The state of `initial_state`, as the agent's work left it."""
+    end_reason: str | None = None
+    """The reason given to `session.end()`, if the environment ended the rollout."""
+    steps: list[StepReward] = field(default_factory=list)
+    """What `session.reward()` gave, in order."""
+
+    @property
+    def step_reward(self) -> float:
+        """The sum of the step rewards."""
+        return math.fsum(step.value for step in self.steps)
+
+    @property
+    def step_rewards(self) -> list[float]:
+        """The step rewards of each turn, summed: one number for each answer of the model, as in `Reward.turns`."""
+        turns = [0.0] * self.turns_used
+        for step in self.steps:
+            turns[step.turn - 1] += step.value
+        return turns
 
     @property
     def final_response(self) -> str:

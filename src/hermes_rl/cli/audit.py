@@ -29,7 +29,13 @@ MAX_SHOWN = 50
 
 
 def audit_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
+    from hermes_rl.console.config_options import (
+        SettingsCommand,
+        config_option,
+        read_sections,
+        section_options,
+        section_values,
+    )
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.inference.config import APIServerConfig
     from hermes_rl.validation.audit.runner import JOBS
@@ -66,7 +72,7 @@ def audit_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps(report.as_dict()).decode())
         return report.exit_code
 
-    return click.Command("audit", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110})
+    return SettingsCommand("audit", callback=run, params=options, help=HELP)
 
 
 class _AuditCommand(EnvironmentCommand):

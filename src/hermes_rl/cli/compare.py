@@ -1,6 +1,5 @@
 """`hermes-rl compare FIRST SECOND` (Run): compare two evaluations item by item."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,18 +16,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
+@click.argument("first")
+@click.argument("second")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object.")
-def compare(first: Path, second: Path, as_json: bool) -> None:
+def compare(first: str, second: str, as_json: bool) -> None:
     """Compare two evaluations item by item.
 
-    FIRST and SECOND are output folders of `hermes-rl evaluate`, their metrics.json, or files of groups. The difference
-    is SECOND minus FIRST, over the items in both.
+    FIRST and SECOND are output folders of `hermes-rl evaluate`, their metrics.json, or files of groups; `last` is
+    the newest folder. The difference is SECOND minus FIRST, over the items in both.
     """
+    from hermes_rl.environment.last_output import named_path
     from hermes_rl.evaluation.compare import compare_evaluations, read_evaluation
 
-    compared = compare_evaluations(read_evaluation(first), read_evaluation(second))
+    before, after = (read_evaluation(named_path(text, "evaluation")) for text in (first, second))
+    compared = compare_evaluations(before, after)
     if as_json:
         echo(fast_json.dumps(compared.summary()).decode())
     else:

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -14,6 +14,7 @@ from hermes_rl.cli.progress import progress
 from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.training.engines.skyrl.fit import MAX_ADAPTERS, MIN_ADAPTERS, device_memory, fit_engine
 from hermes_rl.training.engines.skyrl.model_check import check_model
 from hermes_rl.training.engines.skyrl.process import (
     EngineSettings,
@@ -33,6 +34,7 @@ from hermes_rl.training.engines.skyrl.virtualenv import (
     managed_environment,
     needs_install,
 )
+from hermes_rl.training.sizing.model_shape import ModelShape
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
 
@@ -62,19 +64,36 @@ def engine() -> None:
 @click.option("--rank", default=32, type=click.IntRange(1), help="Set the maximum LoRA rank.")
 @click.option(
     "--adapters",
-    default=8,
-    type=click.IntRange(4),
+    type=click.IntRange(MIN_ADAPTERS),
     help="Keep this many LoRA adapters in memory: the base, each model in training, each sampled version.",
+    show_default=f"{MAX_ADAPTERS}, or down to {MIN_ADAPTERS} when memory is short",
 )
 @click.option(
     "--micro-batch",
     default=8,
     type=click.IntRange(0),
-    help="Train this many sequences per pass; 0 for the whole batch.",
+    help="Train up to this many sequences per pass; 0 for the whole batch.",
 )
 @click.option(
     "--samples", default=8, type=click.IntRange(0), help="Sample this many sequences at once; 0 for no limit."
 )
+@click.option(
+    "--max-length",
+    type=click.IntRange(1),
+    help="Refuse longer sequences, and refuse to start if this length does not fit the memory.",
+    show_default="no limit",
+)
+@click.option("--tensor-parallel", default=1, type=click.IntRange(1), help="Split every layer over this many devices.")
+@click.option("--fsdp", default=1, type=click.IntRange(1), help="Shard weights and batches over this many devices.")
+@click.option("--expert-parallel", default=1, type=click.IntRange(1), help="Split experts over this many devices.")
+@click.option(
+    "--replicate-attention", is_flag=True, help="Keep all attention heads on every device, if they cannot be split."
+)
+@click.option("--gradient-checkpointing", is_flag=True, help="Recompute layers in the backward pass to save memory.")
+@click.option(
+    "--loss-chunk", default=1024, type=click.IntRange(0), help="Compute logits of this many tokens at once; 0 for all."
+)
+@click.option("--cuda", is_flag=True, help="Compute on NVIDIA GPUs (Linux); untested by this project.")
 @click.option(
     "--environment",
     type=click.Path(path_type=Path),
@@ -84,41 +103,25 @@ def engine() -> None:
 @click.option("--detach", is_flag=True, help="Run in the background.")
 @click.option("--json", "as_json", is_flag=True, help="Print {url, pid, model, log} as one JSON object when ready.")
 def start(
-    model: str,
-    name: str,
-    port: int | None,
-    rank: int,
-    adapters: int,
-    micro_batch: int,
-    samples: int,
-    environment: Path | None,
-    detach: bool,
-    as_json: bool,
+    model: str, adapters: int | None, environment: Path | None, detach: bool, as_json: bool, **options: Any
 ) -> None:
     """Start an engine and print its address when it is ready.
 
     It runs until Ctrl-C, or with --detach until `hermes-rl engine stop`. Starting it again resumes from its
     checkpoints. Compiled code is cached, so the second start is faster.
+
+    Before it starts, the layout is checked and the memory per device is estimated.
     """
-    checked = check_model(model)
+    checked = check_model(model, cuda=options["cuda"])
     if checked.warning:
         echo(f"warning: {checked.warning}", err=True)
-    settings = EngineSettings(
-        model=checked.name,
-        name=name,
-        port=port,
-        rank=rank,
-        adapters=adapters,
-        micro_batch=micro_batch,
-        samples=samples,
-        detach=detach,
-    )
-    engine_environment = _environment(environment)
+    settings = _fitted(EngineSettings(model=checked.name, detach=detach, **options), checked.shape, adapters)
+    engine_environment = _environment(environment, cuda=settings.cuda)
     # Installed before anything is started, so that a signal never leaves an engine behind.
     signal.signal(signal.SIGTERM, _interrupt)
     running = start_engine(settings, engine_environment)
     try:
-        with progress("engine", 1) as shown:
+        with progress("engine", 1, by_stage=True) as shown:
             wait_until_ready(running, lambda line: shown.show(0, line))
         _announce(running.record, detach=detach, as_json=as_json)
         if not detach:
@@ -131,13 +134,27 @@ def start(
         raise
 
 
-def _environment(given: Path | None) -> EngineVenv:
+def _fitted(settings: EngineSettings, shape: ModelShape | None, adapters: int | None) -> EngineSettings:
+    """The settings, checked against the model and this machine; with the number of adapters where none is given."""
+    memory = device_memory(settings)
+    if settings.layout.devices > 1 and not settings.cuda:
+        echo(f"warning: {settings.layout.devices} virtual devices on the CPU, to try a layout; not faster", err=True)
+    if shape is None:
+        echo(f"memory is not estimated: the sizes of {settings.model} are not known here", err=True)
+        return replace(settings, adapters=adapters or settings.adapters)
+    fit = fit_engine(settings, shape, memory, adapters)
+    echo(str(fit), err=True)
+    return fit.settings
+
+
+def _environment(given: Path | None, *, cuda: bool) -> EngineVenv:
     if given is not None:
         return existing_environment(given)
-    if needs_install():
-        echo("installing SkyRL into its own environment: 1.1 GB, about two minutes, only once", err=True)
-    with progress("SkyRL's environment", STEPS) as shown:
-        return managed_environment(shown.show)
+    if needs_install(cuda=cuda):
+        size = "6 GB, about ten minutes" if cuda else "1.1 GB, about two minutes"
+        echo(f"installing SkyRL into its own environment: {size}, only once", err=True)
+    with progress("SkyRL's environment", STEPS, by_stage=True) as shown:
+        return managed_environment(shown.show, cuda=cuda)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

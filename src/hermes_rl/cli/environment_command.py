@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -27,7 +27,7 @@ def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
     """Load an environment: a name or id of `hermes-rl env list`, FILE.py, FILE.py:CLASS, MODULE:CLASS, FORMAT:NAME."""
     from hermes_rl.environment.loading.loader import bundled_environments, load_environment
     from hermes_rl.orchestration.discovery.discover import discover
-    from hermes_rl.orchestration.discovery.lookup import find_environment, known_environment
+    from hermes_rl.orchestration.discovery.lookup import find_environment
 
     prefix, colon, rest = text.partition(":")
     if colon and prefix in FORMATS:
@@ -35,10 +35,7 @@ def resolve_environment(text: str) -> "type[HermesAgentBaseEnv]":
         found_class: type[HermesAgentBaseEnv] = getattr(import_module(module), function)(rest)
         return found_class
     if prefix not in bundled_environments() and not any(mark in text for mark in (".py", "/", ":")):
-        discovery = discover()
-        # find_environment reports an id with another version; the loader reports an unknown name.
-        found = find_environment(text, discovery) if "@" in text else known_environment(text, discovery)
-        text = text if found is None else found.reference
+        text = find_environment(text, discover()).reference
     return load_environment(text)
 
 
@@ -55,7 +52,22 @@ def split_source(reference: str, command: str) -> tuple[str, list[str]]:
 
 
 class DeferredCommand(click.Command):
-    """A command with options that depend on its first argument; arguments are parsed in `invoke`."""
+    """A command with options that depend on its first argument; arguments are parsed in `invoke`.
+
+    Its own help shows the options that it has with any environment.
+    """
+
+    def usual_command(self) -> click.Command:
+        """The command of an environment without settings of its own."""
+        raise NotImplementedError
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from hermes_rl.console.config_options import help_all_option
+
+        return [*super().get_params(ctx), help_all_option()]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.usual_command().format_options(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-"):
@@ -70,6 +82,12 @@ class EnvironmentCommand(DeferredCommand):
     def __init__(self, name: str, command: MakeCommand, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._command = command
+
+    def usual_command(self) -> click.Command:
+        from hermes_rl.environment.base import HermesAgentBaseEnv
+
+        # Only its configuration is read.
+        return self._command(cast("Any", HermesAgentBaseEnv))
 
     def invoke(self, ctx: click.Context) -> int:
         if not ctx.args:
@@ -99,7 +117,7 @@ def environment_mode(
         name,
         command or plain_command,
         help=f"{MODES[name]}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS, "
-        "MODULE:CLASS or harbor:FOLDER. "
-        f"List all options with: hermes-rl {name} ENVIRONMENT --help",
+        "MODULE:CLASS or harbor:FOLDER. Its own settings are shown by: "
+        f"hermes-rl {name} ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )

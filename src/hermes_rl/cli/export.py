@@ -8,13 +8,14 @@ import click
 
 from hermes_rl.cli.export_atif import atif
 from hermes_rl.cli.export_weights import ExportVerb, weights
+from hermes_rl.cli.last import GroupsFile
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.store.export import Dpo, ExportedRows, RowWriter, Sft, count_lines, export_groups
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = GroupsFile()
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from hermes_rl.cli.last import GroupsFile
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = GroupsFile()
 Write = Callable[[int, int, Mapping[str, Any]], object]
 
 

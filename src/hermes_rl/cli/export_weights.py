@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes_rl.cli.last import run_reference
 from hermes_rl.cli.progress import progress
 from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
@@ -79,8 +80,8 @@ def weights(
 ) -> None:
     """Export the weights of a training run with a model card that gives their origin.
 
-    RUN is the name of a run of `hermes-rl trainer`, its folder, a PEFT folder or a tinker:// path. The word `weights`
-    is optional.
+    RUN is the name of a run of `hermes-rl trainer`, a prefix of it, `last`, its folder, a PEFT folder or a tinker://
+    path. The word `weights` is optional.
 
     \b
     peft    the adapter, for vLLM, PEFT or further training
@@ -100,7 +101,7 @@ def weights(
         echo("warning: --api-key holds a literal secret; use env:NAME or file:PATH", err=True)
     if kind is not None and form != "gguf":
         raise click.UsageError("--type needs --to gguf; merged weights keep the base model's type")
-    source = find_source(run, base_url=base_url, api_key=api_key, step=step)
+    source = find_source(run_reference(run), base_url=base_url, api_key=api_key, step=step)
     request = ExportRequest(WeightFormat(form), out or Path(f"{source.name}-{form}"), base_model, kind, overwrite)
     with tempfile.TemporaryDirectory() as scratch:
         adapter = Adapter(local_adapter(source.location, Path(scratch)))

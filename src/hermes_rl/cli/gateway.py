@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 
-from hermes_rl.console.config_options import ConfigSections, resolve_section, section_options, section_values
+from hermes_rl.console.config_options import (
+    ConfigSections,
+    SettingsCommand,
+    resolve_section,
+    section_options,
+    section_values,
+)
 from hermes_rl.console.output import echo, log_to_stderr
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
@@ -170,7 +176,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-gateway = click.Command(
+gateway = SettingsCommand(
     "gateway",
     callback=_run,
     help=_run.__doc__,
@@ -220,5 +226,4 @@ gateway = click.Command(
         click.Option(["--json", "as_json"], is_flag=True, help="Print {url, token} as one JSON object when ready."),
         *section_options("openai", APIServerConfig()),
     ],
-    context_settings={"max_content_width": 110},
 )

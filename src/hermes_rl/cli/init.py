@@ -2,6 +2,7 @@
 
 import keyword
 import shlex
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,7 +11,35 @@ import click
 from hermes_rl.console.output import echo
 from hermes_rl.core.errors import ConfigError
 
-TEMPLATE = "word_count"
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An environment that works: its name, what it does, and the option for its other model, with who needs it."""
+
+    name: str
+    about: str
+    option: str = ""
+    needed_by: str = "process and evaluate"
+
+
+KINDS = {
+    "shell": Template("word_count", "the agent counts the words of a text"),
+    "tools": Template("library_desk", "the agent lends books with tools over Python state"),
+    "game": Template("number_game", "the agent guesses a number in plain text"),
+    "conversation": Template(
+        "table_booking",
+        "the agent books a table for a simulated user",
+        """--env.user_endpoint '{"base_url": "URL", "model_name": "MODEL"}'""",
+    ),
+    "judge": Template(
+        "plain_words",
+        "the agent explains a word, and a judge scores it",
+        "--env.judge_url URL --env.judge_model MODEL",
+        "validate, process and evaluate",
+    ),
+    "selfplay": Template("take_sticks", "two agents of one policy play each other"),
+}
+DEFAULT_KIND = "shell"
 
 
 @click.command()
@@ -23,15 +52,22 @@ TEMPLATE = "word_count"
     help="Write the two files to this folder; created if missing.",
 )
 @click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    help=f"Kind of the example. {'; '.join(f'{kind}: {one.about}' for kind, one in KINDS.items())}. [{DEFAULT_KIND}]",
+)
+@click.option(
     "--from-traces",
     "traces",
     type=click.Path(exists=True, path_type=Path),
     help="Use the tasks of these traces, or of a file of groups from `hermes-rl import`, as items.",
 )
-def init(name: str, folder: Path, traces: Path | None) -> None:
+def init(name: str, folder: Path, kind: str | None, traces: Path | None) -> None:
     """Write a working environment NAME_env.py and its test, as a starting point."""
-    name = parse_environment_name(name)
-    files_of = render_template(name) if traces is None else _render_traces(name, traces)
+    if kind and traces:
+        raise ConfigError("--kind and --from-traces each write an environment; give one of them")
+    name, kind = parse_environment_name(name), kind or DEFAULT_KIND
+    files_of = render_template(name, kind) if traces is None else _render_traces(name, traces)
     contents = {folder / file_name: text for file_name, text in files_of.items()}
     for path in contents:
         if path.exists():
@@ -42,21 +78,25 @@ def init(name: str, folder: Path, traces: Path | None) -> None:
             file.write(text)
         echo(f"written: {path}")
     env_file, *_, test_file = map(shlex.quote, map(str, contents))
+    template = KINDS[kind]
+    model = "the judge only" if "validate" in template.needed_by else "no model"
     steps = {
-        f"hermes-rl validate {env_file}": "check the reward with scripted agents; needs no model",
+        f"hermes-rl validate {env_file}": f"check the reward with scripted agents; needs {model}",
         f"pytest {test_file}": "run the same check as a test",
         f"hermes-rl process {env_file} --env.total_steps 10": f"write rollouts of a model to data/{name}.jsonl",
         f"hermes-rl evaluate {env_file}": "evaluate a model on the held-out items",
     }
     width = max(map(len, steps)) + 2
     about = (
-        "It works as it is: the agent counts the words of a text. Replace its items, prompt and reward."
+        f"It works as it is: {template.about}. Replace its items, prompt and reward."
         if traces is None
         else "The reward is a draft: it compares the final answer with the best recorded one. Replace it."
     )
     echo(f"\n{about} Next:")
     for command, what in steps.items():
         echo(f"  {command:<{width}}{what}")
+    if template.option:
+        echo(f"\n{template.needed_by} also need {template.option}")
 
 
 def _render_traces(name: str, traces: Path) -> dict[str, str]:
@@ -83,14 +123,18 @@ def parse_environment_name(text: str) -> str:
     return name
 
 
-def render_template(name: str) -> dict[str, str]:
+def render_template(name: str, kind: str = DEFAULT_KIND) -> dict[str, str]:
     """The contents of the two files by name."""
-    template = files("hermes_rl.environment") / "template"
-    class_name = "".join(word.capitalize() for word in name.split("_"))
-    return {
-        pattern.format(name): (template / f"{pattern.format(TEMPLATE)}.txt")
-        .read_text(encoding="utf-8")
-        .replace("WordCount", class_name)
-        .replace(TEMPLATE, name)
-        for pattern in ("{}_env.py", "test_{}_env.py")
-    }
+    folder = files("hermes_rl.environment") / "template"
+    rendered: dict[str, str] = {}
+    for pattern in ("{}_env.py", "test_{}_env.py"):
+        # A kind without a test of its own has the first kind's.
+        examples = (KINDS[kind].name, KINDS[DEFAULT_KIND].name)
+        example = next(one for one in examples if (folder / f"{pattern.format(one)}.txt").is_file())
+        text = (folder / f"{pattern.format(example)}.txt").read_text(encoding="utf-8")
+        rendered[pattern.format(name)] = text.replace(_class_name(example), _class_name(name)).replace(example, name)
+    return rendered
+
+
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))

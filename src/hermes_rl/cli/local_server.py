@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_rl.cli.export_weights import PERCENT, local_adapter
+from hermes_rl.cli.last import run_reference
 from hermes_rl.cli.progress import progress
-from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.private_files import private_folder
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _run_file(settings: RunServerSettings, folder: Path) -> tuple[Path, str]:
     from hermes_rl.training.weights.export import ExportRequest, WeightFormat, export_weights
     from hermes_rl.training.weights.source import find_source
 
-    source = find_source(_run_id(settings.run), step=settings.step)
+    source = find_source(run_reference(settings.run), step=settings.step)
     adapter = Adapter(local_adapter(source.location, private_folder(folder / "adapter")))
     request = ExportRequest(WeightFormat.GGUF, folder / "gguf", settings.base_model, settings.kind)
     with progress(f"convert {source.name}", PERCENT) as shown:
@@ -117,13 +117,3 @@ def _server(
         )
     ) as running:
         yield running
-
-
-def _run_id(text: str) -> str:
-    """A run by `last` or a prefix of its id too, as in `hermes-rl run`; any other reference is unchanged."""
-    from hermes_rl.cli.run.commands import resolve_run_id
-
-    try:
-        return resolve_run_id(text)
-    except ConfigError:
-        return text

@@ -1,5 +1,6 @@
 """Progress of long commands on standard error: a bar on a terminal, otherwise a line every ten seconds."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +20,11 @@ class ProgressSteps(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[ProgressSteps]:
+def progress(what: str, total: int, *, by_stage: bool = False) -> Iterator[ProgressSteps]:
+    """With `by_stage` and without a terminal, each new state is a line too, apart from changed numbers."""
     screen = console()
     if not screen.is_terminal:
-        yield _ProgressLines(what, total)
+        yield _ProgressLines(what, total, by_stage=by_stage)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -49,11 +51,12 @@ class _Bar:
 
 
 class _ProgressLines:
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total = what, total
-        self._printed_at = time.monotonic()
+    def __init__(self, what: str, total: int, *, by_stage: bool) -> None:
+        self._what, self._total, self._by_stage = what, total, by_stage
+        self._printed_at, self._stage = time.monotonic(), ""
 
     def show(self, done: int, state: str) -> None:
-        if time.monotonic() - self._printed_at >= LINE_EVERY:
-            self._printed_at = time.monotonic()
+        stage = re.sub(r"\d+", "", state)
+        if time.monotonic() - self._printed_at >= LINE_EVERY or (self._by_stage and stage != self._stage):
+            self._printed_at, self._stage = time.monotonic(), stage
             write_line(f"{self._what} {done}/{self._total}  {state}")

@@ -25,7 +25,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.private_files import private_folder
 
-ENVIRONMENT, TRAINED_ENVIRONMENT = "terminal_test", "terminal_words"
+ENVIRONMENT, TRAINED_ENVIRONMENT = "terminal_test", "append_log"
 PORT = 8901
 # The extra that brings each package.
 SERVING = {"xllamacpp": "quickstart", "gguf": "quickstart"}
@@ -90,20 +90,15 @@ def quickstart(
     _require_packages(trains=trains, serves=base_url is None)
     signal.signal(signal.SIGTERM, _interrupt)
     private_folder(out)
-    stages = Stages(total=2 + (base_url is None) + 5 * trains)
+    stages = Stages(total=2 + (base_url is None) + 2 * trains)
     result: dict[str, Any] = {}
     with ExitStack() as servers:
         if base_url is None or model is None:
             base_url, model = _start_model(stages, servers)
         endpoint = ["--openai.base_url", base_url, "--openai.model_name", model]
         result |= _try(stages, endpoint, out, groups, eval_items)
-        if trains:
-            result["before"] = stages.run(
-                f"Evaluate it on {TRAINED_ENVIRONMENT}, 2 samples per held-out item at temperature 1",
-                _evaluation(out / "before", eval_items, samples=2, environment=TRAINED_ENVIRONMENT) + endpoint,
-            )
     if trains:
-        result |= _train(stages, out, eval_items, steps, changes)
+        result |= _train(stages, eval_items, steps, changes)
     result["stages"] = stages.results
     show_results(result)
     if as_json:
@@ -150,36 +145,27 @@ def _try(stages: Stages, endpoint: list[str], out: Path, groups: int, eval_items
     title = f"Make rollouts of {ENVIRONMENT}, {groups} x 4: each writes a word into a file, in its own sandbox"
     rollouts = stages.run(title, words)
     title = f"Evaluate it on {eval_items} held-out items, at temperature 0"
-    words = _evaluation(out / "evaluation", eval_items, samples=1, environment=ENVIRONMENT) + endpoint
+    words = ["evaluate", ENVIRONMENT, "--env.eval_size", str(eval_items)]
+    words += ["--env.data_dir_to_save_evals", str(out / "evaluation"), *endpoint]
     return {"rollouts": rollouts, "evaluation": stages.run(title, words)}
 
 
-def _evaluation(folder: Path, items: int, *, samples: int, environment: str) -> list[str]:
-    words = ["evaluate", environment, "--env.eval_size", str(items), "--env.eval_samples", str(samples)]
-    return [*words, "--env.data_dir_to_save_evals", str(folder)]
-
-
-def _train(stages: Stages, out: Path, eval_items: int, steps: int, changes: tuple[str, ...]) -> dict[str, Any]:
-    """A training run, the evaluation of its weights, and the comparison."""
+def _train(stages: Stages, eval_items: int, steps: int, changes: tuple[str, ...]) -> dict[str, Any]:
+    """A training run, which is evaluated before its first step and after its last one."""
     title = "Convert the model for training: float32, 540 MB"
     with stages.stage(title, "hermes-rl engine model"):
         folder = small_model_folder()
     words = ["start", TRAINED_ENVIRONMENT, "--preset", "laptop", "--set", f"base_model={folder}"]
+    words += ["--eval-items", str(eval_items)]
     for change in (f"total_steps={steps}", *changes):
         words += ["--set", change]
-    title = f"Train, steps: {steps}, each a minute or two; the first start installs the engine (1.1 GB) and compiles"
+    title = (
+        f"Train it on {TRAINED_ENVIRONMENT}, {steps} steps of a minute or two, and evaluate it before and after on "
+        f"{eval_items} held-out items; the first start installs the engine (1.1 GB) and compiles"
+    )
     with stages.stage(title, f"hermes-rl train {shlex.join(words[1:])}"):
         report = _followed_run(words)
-    run_id = report["run_id"]
-    after = stages.run(
-        "Evaluate the trained model on the same items",
-        [
-            *_evaluation(out / "after", eval_items, samples=2, environment=TRAINED_ENVIRONMENT),
-            *("--run", run_id),
-        ],
-    )
-    compared = stages.run("Compare before and after", ["compare", str(out / "before"), str(out / "after")])
-    return {"run_id": run_id, "training": report["metrics"], "after": after, "comparison": compared}
+    return {"run_id": report["run_id"], "training": run_command(["run", "results", report["run_id"]])}
 
 
 def _followed_run(words: list[str]) -> dict[str, Any]:
@@ -203,18 +189,11 @@ def show_results(result: dict[str, Any]) -> None:
     rollouts = result["rollouts"]["path"]
     echo("\nResults", err=True, bold=True)
     echo(f"  {ENVIRONMENT}, at temperature 0: {_rate(result['evaluation'])}", err=True)
-    if "comparison" in result:
-        first, second, difference = (result["comparison"][name] for name in ("first", "second", "difference"))
-        for when, one in (("before", first), ("after", second)):
-            echo(
-                f"  {TRAINED_ENVIRONMENT} {when} training, at temperature 1: {one['mean']:.3f} "
-                f"[{one['low']:.2f}, {one['high']:.2f}] of {one['scored']} rollouts",
-                err=True,
-            )
-        echo(
-            f"  difference {difference['estimate']:+.3f} [{difference['low']:.2f}, {difference['high']:.2f}]", err=True
-        )
-        echo("  At temperature 0 the small model solves that task without training too (docs: training).", err=True)
+    if "training" in result:
+        from hermes_rl.cli.run.results import held_out_rows
+
+        for text in held_out_rows(result["training"]["held_out"]).values():
+            echo(f"  {TRAINED_ENVIRONMENT}: {text}", err=True)
     echo("\nNext", err=True, bold=True)
     steps = {f"hermes-rl view {rollouts}": "look at each rollout in a browser"}
     if "run_id" in result:

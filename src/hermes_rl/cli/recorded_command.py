@@ -5,7 +5,7 @@ Without --env the environment named in the records is used.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,6 +13,7 @@ from hermes_rl.cli.environment_command import DeferredCommand, resolve_environme
 from hermes_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hermes_rl.core.trajectory import Group
     from hermes_rl.environment.base import HermesAgentBaseEnv
 
 MakeCommand = Callable[["type[HermesAgentBaseEnv]", Path], click.Command]
@@ -26,13 +27,21 @@ class RecordedCommand(DeferredCommand):
         super().__init__(name, options_metavar="FILE --env ENVIRONMENT [OPTIONS]", **settings)
         self._command = command
 
+    def usual_command(self) -> click.Command:
+        from hermes_rl.environment.base import HermesAgentBaseEnv
+
+        # Only its configuration is read.
+        return self._command(cast("Any", HermesAgentBaseEnv), Path("FILE"))
+
     def invoke(self, ctx: click.Context) -> int:
+        from hermes_rl.environment.last_output import named_path
+
         if not ctx.args:
             raise click.UsageError("the first argument must be a file of groups, written by `hermes-rl process`", ctx)
         file, *rest = ctx.args
-        path = Path(file)
+        path = named_path(file, "groups")
         if not path.is_file():
-            raise ConfigError(f"no file {file}; pass one written by `hermes-rl process`")
+            raise ConfigError(f"no file {file}; pass one written by `hermes-rl process`, or `last`")
         reference, rest = take_option(rest, "--env")
         environment = resolve_environment(reference or _recorded_environment(path))
         code: int = self._command(environment, path).main(rest, prog_name=ctx.command_path, standalone_mode=False) or 0
@@ -49,6 +58,16 @@ def take_option(arguments: list[str], option: str, value: str = AN_ENVIRONMENT) 
                 raise ConfigError(f"{option} needs a value: {value}")
             return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
     return None, arguments
+
+
+def recorded_group(path: Path, wanted: str) -> "Group":
+    """A group of the file, by its number from 1 or its id."""
+    from hermes_rl.store.records import read_groups
+
+    for number, group in enumerate(read_groups(path), 1):
+        if wanted in (group.id, str(number)):
+            return group
+    raise ConfigError(f"{path} has no group {wanted}; pass --group with a number from 1, or an id")
 
 
 def _recorded_environment(path: Path) -> str:

@@ -36,9 +36,11 @@ def report(targets: tuple[str, ...], out: Path | None, groups: int, as_json: boo
     The report has the pages of `hermes-rl view` and needs no network or server. Its groups are sampled evenly from the
     source; figures and curves cover all groups. Two evaluations are compared.
     """
+    from hermes_rl.cli.last import targets_with_last
     from hermes_rl.cli.run_access import viewed_runs
     from hermes_rl.viewer.report.builder import write_report
 
+    targets = targets_with_last(targets)
     addresses = [
         resolve_key(target, "ADDRESS") if target.startswith(("env:", "file:")) else target for target in targets
     ]

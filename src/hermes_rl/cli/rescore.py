@@ -27,7 +27,13 @@ changed. The exit code is 1 if a rollout lost its score."""
 
 
 def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
+    from hermes_rl.console.config_options import (
+        SettingsCommand,
+        config_option,
+        read_sections,
+        section_options,
+        section_values,
+    )
     from hermes_rl.environment.prebuild import without_health_checks
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.evaluation.rescore import RescoreSource
@@ -59,6 +65,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
                 raise ConfigError(f"{target} already exists; pass --overwrite, or another --output")
             target.unlink()
         env = environment(settings.env, without_health_checks(settings.endpoints))
+        env.artifacts_folder = path.with_suffix(".artifacts")
         began = time.monotonic()
         moved = run_async(_rescore(env, path, target, RescoreSource(source)))
         seconds = time.monotonic() - began
@@ -68,9 +75,7 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
             echo(fast_json.dumps(result).decode())
         return 1 if moved.no_longer_scored else 0
 
-    return click.Command(
-        "rescore", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110}
-    )
+    return SettingsCommand("rescore", callback=run, params=options, help=HELP)
 
 
 rescore = RecordedCommand("rescore", rescore_command, help=HELP)

@@ -20,7 +20,13 @@ Needs no model. Items with the same image, files and setup in their sandbox_spec
 
 
 def prepare_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
+    from hermes_rl.console.config_options import (
+        SettingsCommand,
+        config_option,
+        read_sections,
+        section_options,
+        section_values,
+    )
     from hermes_rl.environment.prebuild import NO_MODEL
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 
@@ -42,9 +48,7 @@ def prepare_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps({"specs": prepared.specs, "backends": prepared.backends, "failed": failed}))
         return 1 if prepared.failed else 0
 
-    return click.Command(
-        "prepare", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110}
-    )
+    return SettingsCommand("prepare", callback=run, params=options, help=HELP)
 
 
 async def _prepare(env: "HermesAgentBaseEnv") -> "PrebuildResult":

@@ -85,13 +85,9 @@ def serve_command(environment: "type[Environment]") -> click.Command:
             return serve_alone(config_file=config_file, config=config, **values)
         return _replicas(environment, str(click.get_current_context().obj), config, replica_options, values)
 
-    return click.Command(
-        "serve",
-        callback=run,
-        params=[*own.params, click.Option(["--part"], help=PART), *OPTIONS],
-        help=own.help,
-        context_settings=own.context_settings,
-    )
+    own.callback = run
+    own.params += [click.Option(["--part"], help=PART), *OPTIONS]
+    return own
 
 
 serve = environment_mode("serve", serve_command)

@@ -13,6 +13,7 @@ from hermes_rl.cli.trainer_sft import sft
 from hermes_rl.cli.training_command import run_and_report
 from hermes_rl.console.config_options import (
     PART,
+    SettingsGroup,
     config_option,
     resolve_section,
     section_options,
@@ -144,7 +145,7 @@ def _train_or_subcommand(**values: Any) -> None:
         raise click.UsageError(f"{given[0].opts[0]} must follow {ctx.invoked_subcommand}", ctx)
 
 
-trainer = click.Group(
+trainer = SettingsGroup(
     "trainer",
     callback=_train_or_subcommand,
     invoke_without_command=True,
@@ -169,6 +170,5 @@ trainer = click.Group(
         trace_option(),
         *section_options("tinker", TrainerSettings()),
     ],
-    context_settings={"max_content_width": 110},
 )
 trainer.add_command(sft)

@@ -10,6 +10,7 @@ from hermes_rl.cli.progress import progress
 from hermes_rl.cli.training_command import run_and_report
 from hermes_rl.console.config_options import (
     PART,
+    SettingsCommand,
     config_option,
     resolve_section,
     section_options,
@@ -105,7 +106,7 @@ def _read(files: Sequence[Path], choice: Any, max_tokens: int) -> "SftData":
     return data
 
 
-sft = click.Command(
+sft = SettingsCommand(
     "sft",
     callback=_run,
     help=_run.__doc__,
@@ -139,5 +140,4 @@ sft = click.Command(
             if (option.name or "").removeprefix("tinker__") in FIELDS
         ),
     ],
-    context_settings={"max_content_width": 110},
 )  # fmt: skip

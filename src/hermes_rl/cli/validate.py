@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
+from hermes_rl.core.tolerance import passes
 from hermes_rl.validation.report import AgentKind, Severity, ValidationReport, mean_score
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ KINDS = {AgentKind.CHEAT: "cheat: ", AgentKind.OWN_CHEAT: "your cheat: "}
 
 
 def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import config_option, read_sections, section_options, section_values
+    from hermes_rl.console.config_options import (
+        SettingsCommand,
+        config_option,
+        read_sections,
+        section_options,
+        section_values,
+    )
     from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.inference.config import APIServerConfig
     from hermes_rl.validation.sandbox_search import SEARCH_SECONDS
@@ -51,24 +58,38 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             help="Search the files of the sandboxes for answers for this many seconds; 0: no search. "
             f"[{SEARCH_SECONDS}]",
         ),
+        click.Option(
+            ["--max-cheat-score"],
+            type=float,
+            help="Accept a cheat that scores at most this, as where the format alone earns something. [none]",
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
         *section_options("env", env_default),
         *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
     ]
 
-    def run(config_file: Path | None, items: int, search_seconds: int, as_json: bool, **flags: str | None) -> int:
+    def run(
+        config_file: Path | None,
+        items: int,
+        search_seconds: int,
+        max_cheat_score: float | None,
+        as_json: bool,
+        **flags: str | None,
+    ) -> int:
         settings = resolve_settings(
             environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
         )
-        report = run_async(_validate(environment, settings, items, search_seconds))
+        report = run_async(
+            _validate(
+                environment, settings, items=items, search_seconds=search_seconds, max_cheat_score=max_cheat_score
+            )
+        )
         print_report(report)
         if as_json:
             echo(fast_json.dumps(report.as_dict()).decode())
         return 0 if report.ok else 1
 
-    return click.Command(
-        "validate", callback=run, params=options, help=HELP, context_settings={"max_content_width": 110}
-    )
+    return SettingsCommand("validate", callback=run, params=options, help=HELP)
 
 
 validate = EnvironmentCommand(
@@ -80,9 +101,7 @@ validate = EnvironmentCommand(
 )
 
 
-async def _validate(
-    environment: "type[HermesAgentBaseEnv]", settings: "Settings", items: int, search_seconds: int
-) -> ValidationReport:
+async def _validate(environment: "type[HermesAgentBaseEnv]", settings: "Settings", **options: Any) -> ValidationReport:
     from hermes_rl.validation.validate import run_validation
 
     with ExitStack() as bar:
@@ -94,7 +113,7 @@ async def _validate(
             steps = steps or bar.enter_context(progress("validate", total))
             steps.show(done, last)
 
-        return await run_validation(environment, settings, items=items, search_seconds=search_seconds, show=show)
+        return await run_validation(environment, settings, show=show, **options)
 
 
 def print_report(report: ValidationReport) -> None:
@@ -133,5 +152,5 @@ def print_report(report: ValidationReport) -> None:
 
 def _is_expected(report: ValidationReport, kind: AgentKind, scores: list[float]) -> bool:
     if kind is AgentKind.ORACLE:
-        return all(score >= report.pass_score for score in scores)
+        return all(passes(score, report.pass_score) for score in scores)
     return not any(scores)

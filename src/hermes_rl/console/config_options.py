@@ -6,16 +6,20 @@ Errors on unknown fields suggest the closest known one.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
 from hermes_rl.console.live_display import warn
+from hermes_rl.console.output import echo
 from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.help_layout import HelpLayout
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
+from hermes_rl.core.validation import problem_text
 
 # pydantic is imported where it is used: the help of most commands does not need it.
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ SECTIONS = ("env", "openai", "tinker")
 # Atropos' configurations and command lines name these; false is their default.
 ATROPOS_FLAGS = ("slurm", "testing")
 TRACE = "Send OpenTelemetry traces to this URL, such as http://localhost:4318 or env:NAME."
+OWN_SETTINGS = "Settings of this environment"
+_ALL_SETTINGS = "hermes_rl.all_settings"
 PART = "With --config RUN.yaml: read the settings of this component of the run."
 
 
@@ -51,15 +57,76 @@ def atropos_options() -> list[click.Parameter]:
     return [click.Option([f"--{name}"], type=bool, default=False, hidden=True, help=text) for name in ATROPOS_FLAGS]
 
 
-def section_options(section: str, default: "BaseModel") -> list[click.Parameter]:
-    """An option `--SECTION.FIELD` for each field of a model."""
+class SettingOption(click.Option):
+    """A field of a section. `--help` shows it if it is used often, `--help-all` under its heading."""
+
+    def __init__(self, declarations: Sequence[str], *, heading: str, common: bool, metavar: str, help: str) -> None:  # noqa: A002
+        super().__init__(declarations, metavar=metavar, help=help)
+        self.heading = heading
+        self.common = common
+
+
+class SettingsCommand(click.Command):
+    """A command with so many settings that `--help` shows those used often, and `--help-all` all of them."""
+
+    def __init__(self, name: str, *, params: list[click.Parameter], **attributes: Any) -> None:
+        params = [*params, help_all_option()]
+        super().__init__(name, params=params, context_settings={"max_content_width": 110}, **attributes)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        parameters = self.get_params(ctx)
+        settings = [one for one in parameters if isinstance(one, SettingOption)]
+        shown = settings if ctx.meta.get(_ALL_SETTINGS) else [one for one in settings if one.common]
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for one in [one for one in parameters if one not in settings] + shown:
+            heading = one.heading if isinstance(one, SettingOption) else "Options"
+            record = one.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+        if len(shown) < len(settings):
+            formatter.write(f"\n{len(settings) - len(shown)} more settings: {ctx.command_path} --help-all\n")
+
+
+def help_all_option() -> click.Option:
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all settings."
+    )
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL_SETTINGS] = True
+        echo(ctx.get_help())
+        ctx.exit()
+
+
+class SettingsGroup(click.Group, SettingsCommand):
+    """The same with subcommands."""
+
+
+def section_options(
+    section: str, default: "BaseModel", flags: Mapping[str, Sequence[str]] | None = None
+) -> list[click.Parameter]:
+    """An option `--SECTION.FIELD` for each field of a model; `flags` are further flags of a field in this command."""
+    model = type(default)
+    layout: HelpLayout = getattr(model, "help_layout", HelpLayout({}, ()))
+    heading_of = {name: heading for heading, names in layout.headings.items() for name in names}
+    further = {**layout.flags, **(flags or {})}
+    own = [name for name in model.model_fields if name not in heading_of]
     return [
-        click.Option(
-            [f"--{section}.{name}", f"{section}__{name}"],
-            metavar=_metavar(field.annotation),
-            help=_help(field.description or "", getattr(default, name, None), secret=name == "api_key"),
+        SettingOption(
+            [*further.get(name, ()), f"--{section}.{name}", f"{section}__{name}"],
+            heading=heading_of.get(name, OWN_SETTINGS),
+            common=name in layout.common or name in own,
+            metavar=_metavar(model.model_fields[name].annotation),
+            help=_help(
+                model.model_fields[name].description or "", getattr(default, name, None), secret=name == "api_key"
+            ),
         )
-        for name, field in type(default).model_fields.items()
+        for name in (*own, *(name for name in heading_of if name in model.model_fields))
     ]
 
 
@@ -174,9 +241,9 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 def _problem(prefix: str, problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if not field:
-        return str(problem["msg"])
+        return problem_text(problem)
     got = "" if set(SECRET_FIELDS) & set(problem["loc"]) else f", got {problem['input']!r}"
-    return f"{prefix}{field}: {problem['msg']}{got}"
+    return f"{prefix}{field}: {problem_text(problem)}{got}"
 
 
 def _help(description: str, value: Any, *, secret: bool) -> str:
@@ -185,4 +252,18 @@ def _help(description: str, value: Any, *, secret: bool) -> str:
 
 
 def _metavar(annotation: Any) -> str:
-    return str(getattr(annotation, "__name__", annotation)).replace("typing.", "").upper().split(".")[-1]
+    """The values that an option takes, as its help shows them."""
+    if get_origin(annotation) is Annotated:
+        return _metavar(get_args(annotation)[0])
+    kinds = [kind for kind in _kinds(annotation) if kind is not NoneType]
+    return "|".join(dict.fromkeys(_metavar(kind) if kind is not annotation else _values(kind) for kind in kinds))
+
+
+def _values(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(one.value) for one in kind)
+    if (get_origin(kind) or kind) in (list, tuple):
+        return "A,B,…"
+    return {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}.get(kind, "YAML")

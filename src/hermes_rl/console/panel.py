@@ -20,7 +20,7 @@ BAR_WIDTH = 32
 CAUSES_SHOWN = 4
 # Labels of problems, and of rows that report waiting.
 RED = frozenset({"not scored", "failed", "problem", "sequences dropped"})
-YELLOW = frozenset({"waiting", "withheld", "API left out", "ended early"})
+YELLOW = frozenset({"paused", "waiting", "withheld", "API left out", "ended early"})
 STATES = {
     "serving": "green",
     "running": "green",
@@ -113,6 +113,14 @@ def format_duration(seconds: float) -> str:
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}"
+
+
+def format_long_duration(seconds: float) -> str:
+    """A duration of any size in the unit that suits it."""
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def row_style(label: str, text: str) -> str:

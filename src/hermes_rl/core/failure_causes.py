@@ -3,7 +3,8 @@
 Always true: a failure that the policy can cause never voids its rollout. The model gets a tool error, or the reward
 runs on what is there, or the rollout gets the failing score; it is not retried. Only a failure that the policy cannot
 cause is retried and then left without a score. What looks the same from both sides is decided by evidence that nothing
-in the sandbox can forge; without such evidence the policy is charged (docs/decisions/0025).
+in the sandbox can forge; without such evidence the policy is charged (docs/decisions/0025). A bug in an author's tool
+is the one exception: it has no score, and a limit instead (docs/decisions/0026).
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ class Evidence(StrEnum):
     """
     CLOCK = "clock"
     """The time of the policy's own work, as the host measured it."""
+    LIMIT = "limit"
+    """A bug in the author's code that the policy's arguments can reach. It is nobody's work that could be scored, so it
+    is not; but it counts as 0 in evaluations, is never retried, and ends the run above 5% of the rollouts."""
 
 
 def _table(evidence: Evidence, causes: str) -> dict[str, Evidence]:
@@ -40,7 +44,7 @@ CAUSES: Mapping[str, Evidence] = {
         Evidence.NEVER,
         "endpoint/aborted endpoint/bad_response endpoint/connection endpoint/empty_choices endpoint/engine "
         "endpoint/load_refused endpoint/no_logprobs endpoint/no_server endpoint/no_tokens endpoint/no_weights "
-        "endpoint/not_ready endpoint/timeout endpoint/http_…",
+        "endpoint/not_ready endpoint/timeout endpoint/unknown_model endpoint/user endpoint/http_…",
     ),
     # The endpoint refuses what the conversation contains: too long, or not valid.
     **_table(Evidence.ALWAYS, "endpoint/context_full endpoint/http_400 endpoint/http_413 endpoint/http_422"),
@@ -64,7 +68,7 @@ CAUSES: Mapping[str, Evidence] = {
     **_table(
         Evidence.CONTROL,
         "verifier/arguments verifier/crashed verifier/no_python verifier/no_reward verifier/not_a_number "
-        "verifier/not_finite verifier/raised verifier/result verifier/sandbox_… verifier/timeout",
+        "verifier/not_finite verifier/raised verifier/result verifier/sandbox_… verifier/timeout verifier/turns",
     ),
     **_table(
         Evidence.NEVER,
@@ -77,12 +81,18 @@ CAUSES: Mapping[str, Evidence] = {
     # Code of the author that ran before the policy, or without its work.
     **_table(
         Evidence.NEVER,
-        "environment/agent_command environment/collect_trajectory environment/prompt environment/prompt_too_long "
-        "environment/returned_nothing environment/sandbox_spec environment/turn_limit",
+        "environment/agent_command environment/agent_url environment/collect_trajectory environment/prompt "
+        "environment/prompt_too_long environment/replay environment/returned_nothing environment/sandbox_spec "
+        "environment/script environment/state environment/turn_limit",
     ),
+    **_table(Evidence.NEVER, "verifier/seat_rewards"),
     # They read the conversation.
     **_table(Evidence.ALWAYS, "environment/chat_template environment/unrenderable"),
-    **_table(Evidence.CONTROL, "environment/user"),
+    **_table(Evidence.CONTROL, "environment/user environment/user_refused"),
+    # The author's tool raised something other than ToolUseError: a bug, whatever the arguments were. A score of 0 would
+    # train against calls that were right; without the limit, a policy could avoid its score with such arguments.
+    # The same for what gives several agents their turns (next_seat and observation), and for a game's return values.
+    **_table(Evidence.LIMIT, "environment/tool environment/seat environment/game"),
     **_table(Evidence.NEVER, "framework/gateway framework/stale"),
     # A bug of ours that some text of the model may trigger.
     **_table(Evidence.ALWAYS, "framework/unexpected"),

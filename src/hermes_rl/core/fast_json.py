@@ -33,6 +33,27 @@ def dumps(value: Any) -> bytes:
         return json.dumps(_clean(value), ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def dumps_plain(value: Any) -> bytes:
+    """JSON of a value that has a JSON form, dataclasses, pydantic models and sets among them; TypeError for others."""
+    try:
+        return orjson.dumps(value, default=_plain_form, option=OPTIONS | orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        if "surrogates" in str(error):
+            return dumps(value)
+        raise TypeError(str(error.__cause__ or error)) from None
+
+
+def _plain_form(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if isinstance(value, Mapping):
+        return dict(value)
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} has no JSON form: make it a dataclass or a pydantic model")
+    return dump(mode="json")
+
+
 def loads(data: bytes | str) -> Any:
     """Parse JSON; ValueError when it is invalid."""
     raw = data if isinstance(data, bytes) else _fix_surrogates(data).encode()

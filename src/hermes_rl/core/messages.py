@@ -107,6 +107,11 @@ def final_response(messages: Iterable[Message]) -> str:
     return ""
 
 
+def tool_name(schema: Mapping[str, Any]) -> str:
+    """The name of a tool in OpenAI's format."""
+    return str((schema.get("function") or schema).get("name"))
+
+
 def content_text(content: Any) -> str:
     """The text of a message's content, which may be a string, a list of parts or null."""
     if isinstance(content, str):

@@ -10,8 +10,10 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import key_places, lookup_key
 
 HIDDEN = redaction.HIDDEN
-SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token", "teacher_token")
+SECRET_FIELDS = ("api_key", "rollout_server_token", "inference_token", "teacher_token", "agent_token")
 """The settings that hold a secret."""
+# Shorter values are not keys, and redacting them would garble ordinary words.
+MIN_SECRET_LENGTH = 8
 
 
 def is_literal(value: str) -> bool:

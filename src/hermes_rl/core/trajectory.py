@@ -7,7 +7,7 @@ have the same length. Building anything else raises.
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -15,10 +15,14 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from hermes_rl.core.errors import Failure, VerifierError
-from hermes_rl.core.messages import Message
+from hermes_rl.core.messages import Message, tool_name
 
 # Why a rollout is withheld that has a sequence longer than the trainer accepts.
 TOO_LONG = "too_long"
+
+
+# Where a rollout's metadata has the tools that an external agent offered in it, if its group's are not the same.
+TOOL_SCHEMAS = "tool_schemas"
 
 
 class StopReason(StrEnum):
@@ -34,6 +38,8 @@ class StopReason(StrEnum):
     UNPARSED_TOOL_CALL = "unparsed_tool_call"
     REPEATED_CALL = "repeated_call"
     CRASHED = "crashed"
+    ENDED = "ended"
+    """The environment ended the episode: a tool or the simulated user called `session.end()`."""
 
 
 class Span(StrEnum):
@@ -43,6 +49,25 @@ class Span(StrEnum):
     TOOL = "tool"
     SANDBOX = "sandbox"
     VERIFIER = "verifier"
+    USER = "user"
+
+
+class TurnState(NamedTuple):
+    """The environment's state after a turn, as JSON; recorded where it changed. Turns count from 1.
+
+    Turn 0 is the state before the first answer.
+    """
+
+    turn: int
+    value: Any
+
+
+class StepReward(NamedTuple):
+    """A reward that a tool or the simulated user gave in a turn. Turns count from 1."""
+
+    turn: int
+    value: float
+    note: str = ""
 
 
 class Timing(NamedTuple):
@@ -132,20 +157,25 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A rollout's score, with named components and per-turn rewards.
+    """A rollout's score, with named components, per-turn rewards, and notes.
 
-    Components are recorded only. `turns[k]` is the reward of the model's k-th answer, in addition to the score; the
-    trainer uses them with `per_turn`.
+    Components and notes are recorded only; a note is text, such as a judge's reason or the output of a checker.
+    `turns` has one entry for each answer of the model, in order: `turns[0]` is the reward of its first answer, the one
+    that tool uses and step rewards call turn 1. It is in addition to the score; the trainer uses it with `per_turn`.
     """
 
     score: float
     components: Mapping[str, float] = field(default_factory=dict)
-    turns: tuple[float, ...] = ()
+    turns: SequenceOf[float] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One agent's work on one item. `withheld` says why a scored rollout is excluded from training."""
+    """One agent's work on one item. `withheld` says why a scored rollout is excluded from training.
+
+    `seat` names the agent in an environment with several; its rollout has the messages and the score of that seat only.
+    """
 
     item_id: str
     index: int
@@ -164,6 +194,9 @@ class Rollout:
     sequences: tuple[Sequence, ...] = ()
     withheld: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    states: SequenceOf[TurnState] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    seat: str | None = None
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.failure is None):
@@ -218,6 +251,10 @@ class Group:
     created_at: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
+    def schemas_of(self, rollout: Rollout) -> list[Mapping[str, Any]]:
+        """The tools that the model was offered in a rollout of this group."""
+        return list(rollout.metadata.get(TOOL_SCHEMAS, self.tool_schemas))
+
     @cached_property
     def scored(self) -> tuple[Rollout, ...]:
         return tuple(rollout for rollout in self.rollouts if rollout.scored)
@@ -226,6 +263,24 @@ class Group:
     def scores(self) -> list[float]:
         """Scores of the scored rollouts, in order."""
         return [rollout.score for rollout in self.rollouts if rollout.score is not None]
+
+
+def merge_schemas(
+    known: SequenceOf[Mapping[str, Any]], rollouts: SequenceOf[Rollout]
+) -> tuple[list[Mapping[str, Any]], list[Rollout]]:
+    """The tools of a group, with those that external agents offered, and the rollouts that keep only what differs."""
+    by_name: dict[str, Mapping[str, Any]] = {tool_name(schema): schema for schema in known}
+    for rollout in rollouts:
+        for schema in rollout.metadata.get(TOOL_SCHEMAS, ()):
+            by_name.setdefault(tool_name(schema), schema)
+    schemas = list(by_name.values())
+    return schemas, [_without_schemas(rollout, schemas) for rollout in rollouts]
+
+
+def _without_schemas(rollout: Rollout, schemas: list[Mapping[str, Any]]) -> Rollout:
+    if rollout.metadata.get(TOOL_SCHEMAS) != schemas:
+        return rollout
+    return replace(rollout, metadata={name: value for name, value in rollout.metadata.items() if name != TOOL_SCHEMAS})
 
 
 def in_baseline(score: float | None, withheld: str | None) -> bool:
@@ -255,6 +310,7 @@ def validate_reward(value: object) -> Reward:
         validate_score(value.score),
         {str(name): validate_score(part) for name, part in value.components.items()},
         tuple(validate_score(turn) for turn in value.turns),
+        {str(name): str(note) for name, note in value.notes.items()},
     )
 
 

@@ -33,11 +33,13 @@ from hermes_rl.core.trajectory import Group, Reward
 from hermes_rl.environment.eval_copy import copy_back, copy_for_evaluation
 from hermes_rl.environment.isolation import warn_about_isolation
 from hermes_rl.environment.scripted_policy import Step
+from hermes_rl.environment.simulated_user import SimulatedUser, User, UserServers, next_reply
 from hermes_rl.evaluation.evaluate import EvaluationResult, evaluate_items, held_out_items, write_evaluation
 from hermes_rl.evaluation.evaluated_policy import evaluated_policy, version_metrics
 from hermes_rl.evaluation.output_folder import evaluation_folder
 from hermes_rl.inference.config import APIServerConfig, ServerBaseline
 from hermes_rl.inference.endpoint_file import follow_endpoint_file
+from hermes_rl.inference.meter import metered
 from hermes_rl.inference.reasoning import Reasoning
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.parsers import get_parser
@@ -48,9 +50,11 @@ from hermes_rl.rewards.watchdog import Watchdog
 from hermes_rl.rollout.concurrency import engine_limiter_config
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.display import ProgressReporter, progress
-from hermes_rl.rollout.external.program import with_agent
+from hermes_rl.rollout.external.program import install_packages, with_agent
+from hermes_rl.rollout.external.service import Service
 from hermes_rl.rollout.filters import DistinctScores, GroupRules, MinViableGroup, Retries, SequenceLimit
 from hermes_rl.rollout.group import collect_own_group, collect_rollout, plan_group, run_group, run_groups
+from hermes_rl.rollout.in_flight import RolloutsInFlight
 from hermes_rl.rollout.item_rewards import ItemRewards
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.own_files import environment_files
@@ -59,6 +63,7 @@ from hermes_rl.rollout.token_requirements import load_run_tokenizer
 from hermes_rl.rollout.transcript import transcript
 from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.pool import SandboxPool
+from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.reaper import reap_periodically
 from hermes_rl.sandbox.spec import Limits, SandboxSpec, resolve_spec
 from hermes_rl.sinks.run_sinks import MetricsRun, Sinks, open_sinks
@@ -68,8 +73,9 @@ from hermes_rl.store.records import atropos_columns, atropos_item
 from hermes_rl.tools.distributions import toolset_probabilities
 from hermes_rl.tools.host import ToolHost
 from hermes_rl.tools.registry import all_tools, open_toolsets
-from hermes_rl.tools.selection import ToolsetSelection
-from hermes_rl.tools.tool import Tool
+from hermes_rl.tools.selection import OWN_TOOLS, ToolsetSelection
+from hermes_rl.tools.session import call_with_session, current_session
+from hermes_rl.tools.tool import Tool, tools_of
 from hermes_rl.tools.toolset import OpenToolset
 
 if TYPE_CHECKING:
@@ -94,17 +100,32 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     name: ClassVar[str | None] = None
     env_config_cls: ClassVar[type[HermesAgentEnvConfig]] = HermesAgentEnvConfig
     default_toolsets: ClassVar[Sequence[str]] = ()
-    needs_toolsets: ClassVar[bool] = True
-    """Whether an environment that names no toolsets is refused; if not, it has none."""
+    """The toolsets that an agent gets unless the configuration names others; none by default."""
+    replay_noise: ClassVar[Sequence[str]] = ()
+    """Patterns of what differs in tool results each time, such as times; `hermes-rl fork` compares without it."""
+    seats: ClassVar[Sequence[str]] = ()
+    """The agents of an episode, in the order of their turns; only of a HermesMultiAgentEnv."""
     own_tools: ClassVar[Sequence[Tool]] = ()
-    """Tools defined with `@tool`; every group gets them in addition to its toolsets."""
+    """Functions decorated with `@tool`; every group gets them in addition to its toolsets.
+
+    Methods decorated with `@tool` need not be named here.
+    """
+
+    user: ClassVar[Any] = None
+    """Whom the agent talks to: a SimulatedUser or a ScriptedUser. Without one, its first answer ends the rollout."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for base in getattr(cls, "__orig_bases__", ()):
-            arguments = get_args(base) if get_origin(base) is HermesAgentBaseEnv else ()
-            if len(arguments) == 2 and isinstance(arguments[1], type) and "env_config_cls" not in vars(cls):
-                cls.env_config_cls = arguments[1]
+            origin = get_origin(base)
+            generic = isinstance(origin, type) and issubclass(origin, HermesAgentBaseEnv)
+            arguments = get_args(base) if generic else ()
+            given = arguments[1] if len(arguments) == 2 else None
+            if "env_config_cls" in vars(cls) or not isinstance(given, type):
+                continue
+            # `Any`, the default, is a type too.
+            if issubclass(given, HermesAgentEnvConfig):
+                cls.env_config_cls = given
 
     def __init__(
         self,
@@ -125,6 +146,10 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             reasoning=requested_reasoning(config),
         )
         self.user_server: ServerManager | None = None
+        """The model server of `user_endpoint`, set when open."""
+        self.user_servers = UserServers()
+        self.stand_in_user: User | None = None
+        """Replaces a simulated user that has no model, for scripted agents."""
         get_parser(config.tool_call_parser)
         self.server.tool_parser = config.tool_call_parser
         self.tokenizer: Any = None
@@ -133,6 +158,8 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Model endpoint of an external agent, set when open; None for our loop."""
         self.rollouts_for_wandb: list[list[tuple[str, float]]] = []
         self.metrics_path: Path | None = None
+        self.artifacts_folder: Path | None = None
+        """Where files of external agents are kept (`agent_artifacts`), beside the records that name them."""
         self.sinks: Sinks | None = None
         self.watchdog: Watchdog | None = None
         self.last_evaluation: dict[str, Any] | None = None
@@ -141,6 +168,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """The policy version that an evaluation in serve is due for; None elsewhere."""
         self.__current_result: EvaluationResult | None = None
         self.item_rewards = ItemRewards()
+        self.in_flight = RolloutsInFlight()
         self.dataset_hash: str | None = None
         self._tool_error_buffer: list[dict[str, Any]] = []
         self.__tools: ToolHost | None = None
@@ -148,14 +176,12 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         self.__exit_stack: AsyncExitStack | None = None
         self.__stream: ItemStream | None = None
         chances = toolset_probabilities(config.distribution, config.toolset_distributions)
-        # An external agent brings its own tools.
-        toolsets_optional = bool(self.own_tools or config.agent_command) or not self.needs_toolsets
-        only_own = toolsets_optional and not self.default_toolsets and chances is None
         self.toolset_selection = ToolsetSelection(
-            enabled=[] if only_own and config.enabled_toolsets is None else config.enabled_toolsets,
+            enabled=config.enabled_toolsets,
             disabled=config.disabled_toolsets or (),
             distribution=chances,
             default=self.default_toolsets,
+            own=[tool.name for tool in tools_of(self, self.own_tools)],
         )
         self.__groups_sampled = self._groups_collected = 0
         self.__group_key: object = None
@@ -198,15 +224,33 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Named attempts to score without solving the item; `validate` tries them in addition to its own."""
         return {}
 
+    def initial_state(self, item: Item) -> Any:
+        """The state of one rollout, made before its prompt; it may be a coroutine. None, the default, is no state.
+
+        Tools get it as `session.state`, the reward as `ctx.state` and `result.state`.
+        """
+        return None
+
     def initial_messages(self, item: Item) -> list[Message]:
         """The conversation a rollout starts with; override it to put worked examples before the prompt."""
         prompt = "\n\n".join(filter(None, (self.config.custom_thinking_prompt, self.config.system_prompt)))
         system = [{"role": "system", "content": prompt}] if prompt else []
-        return [*system, {"role": "user", "content": self.format_prompt(item)}]
+        return [*system, {"role": "user", "content": call_with_session(self, "format_prompt", item)}]
+
+    def simulated_user(self, item: Item) -> User | None:
+        """The user of an item, by default the class's `user`; None for an item without a conversation."""
+        # An author may use this name for something else.
+        return self.user if callable(getattr(self.user, "reply", None)) else None
 
     async def next_user_message(self, item: Item, messages: list[Message]) -> str | None:
-        """A simulated user's reply to the agent's answer; None, the default, ends the rollout."""
-        return None
+        """The next user message after the agent's answer, by default from the simulated user; None ends the rollout.
+
+        An override may take the session too, as a parameter `session`.
+        """
+        user = self.simulated_user(item)
+        if isinstance(user, SimulatedUser) and self.user_servers.get(user.endpoint) is None:
+            user = self.stand_in_user or user
+        return None if user is None else await next_reply(user, self.user_servers, item, messages, current_session())
 
     def turn_limit(self, item: Item) -> int:
         """Maximum model calls of a rollout. Override it to make the limit depend on the item."""
@@ -268,8 +312,11 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Inside this block, ToolContext and `@cpu_reward` use this environment's tools and workers."""
-        with self.tools.running(), self.__cpu_workers.running():
+        """Inside this block, ToolContext and `@cpu_reward` use this environment's tools and workers.
+
+        The requests of a server or judge that is created inside it count as this environment's.
+        """
+        with self.tools.running(), self.__cpu_workers.running(), metered(self.server.meter):
             yield
 
     @asynccontextmanager
@@ -290,25 +337,41 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
             if config.engines_file:
                 await opened.enter_async_context(follow_endpoint_file(self.server, Path(config.engines_file)))
             if config.user_endpoint is not None:
-                self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
+                with metered(self.server.meter):
+                    self.user_server = await opened.enter_async_context(ServerManager([config.user_endpoint]))
+            self.user_servers = UserServers(self.user_server)
+            opened.push_async_callback(self.user_servers.close)
             if self.server.returns_tokens or self.makes_own_rollouts:
                 self.tokenizer = await asyncio.to_thread(load_run_tokenizer, config, self.server)
             await self.server.wait_until_ready(max(endpoint.ready_timeout for endpoint in self.server.configs))
+            if self.user_server is not None and any(endpoint.health_check for endpoint in self.server.configs):
+                await self.user_server.wait_until_ready(self.user_server.configs[0].ready_timeout)
             toolsets = await opened.enter_async_context(
                 open_toolsets(self.toolset_selection.candidates(), config.tool_settings)
             )
+            await install_packages(config)
+            default_spec = with_agent(HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)), config)
+
+            async def open_sandboxes() -> list[Backend]:
+                backends = await open_backends(config.terminal_backend, config.sandbox_settings)
+                warn_about_isolation(config, backends[0].name)
+                if not self.overrides("sandbox_spec"):
+                    # The spec is the same for every item, so unsupported limits are rejected before the first rollout.
+                    resolve_spec(default_spec, backends[0].name, backends[0].capabilities)
+                return backends
+
+            toolsets[OWN_TOOLS] = OpenToolset(tools_of(self, self.own_tools))
             pool = SandboxPool(
-                await open_backends(config.terminal_backend, config.sandbox_settings),
+                opening=open_sandboxes,
                 max_live=config.max_live_sandboxes,
                 max_starting=config.max_starting_sandboxes,
                 start_timeout=config.sandbox_start_timeout,
                 hidden=await asyncio.to_thread(environment_files, type(self), config),
             )
-            warn_about_isolation(config, pool.backend.name)
-            default_spec = with_agent(HermesAgentBaseEnv.sandbox_spec(self, cast("Item", None)), config)
-            if not self.overrides("sandbox_spec"):
-                # The spec is the same for every item, so unsupported limits are rejected before the first rollout.
-                resolve_spec(default_spec, pool.backend.name, pool.capabilities)
+            tools = (tool for toolset in toolsets.values() for tool in toolset.tools)
+            if config.agent_command or self.overrides("sandbox_spec") or any(tool.sandboxed for tool in tools):
+                # Else only the reward can need a sandbox, and it may need none.
+                await pool.open()
             self.__tools = ToolHost(
                 all_tools(),
                 pool,
@@ -316,7 +379,7 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 terminal_timeout=config.terminal_timeout,
                 max_command_seconds=config.max_terminal_timeout,
                 sandbox_lifetime=config.terminal_lifetime,
-                toolsets={**toolsets, "own_tools": OpenToolset(tuple(self.own_tools))},
+                toolsets=toolsets,
                 spec=default_spec,
             )
             opened.push_async_callback(self.__tools.close)
@@ -326,6 +389,12 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
                 from hermes_rl.gateway.server import GatewayServer
 
                 self.gateway = GatewayServer()
+            if config.agent_url:
+                Service.from_config(config)
+                from hermes_rl.gateway.server import GatewayServer
+
+                server = GatewayServer(host=config.gateway_host, port=config.gateway_port)
+                self.gateway = await opened.enter_async_context(server)
             self.__cpu_workers = await opened.enter_async_context(CpuWorkers())
             await opened.enter_async_context(reap_periodically())
             with self.running(), seeded(config.seed):
@@ -374,7 +443,9 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
     ) -> AbstractContextManager[ProgressReporter]:
         """Show the progress of a command; callers with their own display replace this."""
         title = f"{what} · {self.display_name()}"
-        return progress(what, total, tally, done, title=title, waiting=self.server.waiting_text)
+        return progress(
+            what, total, tally, done, title=title, waiting=self.server.waiting_text, in_flight=self.in_flight
+        )
 
     async def next_draw(self, done: Mapping[int, str | None] | None = None) -> Draw | None:
         """The next training item, skipping draws in `done`; None when there are no more."""
@@ -470,11 +541,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         key = self.__group_key
         if key is None:
             key, self.__groups_sampled = self.__groups_sampled, self.__groups_sampled + 1
-        if self.config.agent_command:
+        if self.config.external_agent:
             return [], set()
         random = Random(f"{self.config.seed}/toolsets/{key}")
-        chosen = [tool for name in self.toolset_selection.sample(random) for tool in self.tools.toolsets[name].tools]
-        chosen += self.own_tools
+        toolsets, own = self.toolset_selection.sample(random)
+        chosen = [tool for name in toolsets for tool in self.tools.toolsets[name].tools]
+        known = self.toolset_selection.own
+        # Some adapters learn their tools only when they are open, so a selection cannot name them.
+        chosen += [tool for tool in self.tools.toolsets[OWN_TOOLS].tools if tool.name in own or tool.name not in known]
         return [tool.schema for tool in chosen], {tool.name for tool in chosen}
 
     @property

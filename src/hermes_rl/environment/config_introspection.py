@@ -21,6 +21,7 @@ from hermes_rl.core.config_schema import describe_model
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.core.keys import load_keys
 from hermes_rl.core.secrets import HIDDEN
+from hermes_rl.core.validation import problem_text
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.resolve_config import config_defaults
@@ -111,7 +112,7 @@ def _merge(
 
 def _message(problem: Mapping[str, Any]) -> str:
     path = ".".join(map(str, problem["loc"][1:]))
-    text = str(problem["msg"]).removeprefix("Value error, ")
+    text = problem_text(problem)
     return f"{path}: {text}" if path else text
 
 

@@ -12,7 +12,7 @@ from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.environment.base import HermesAgentBaseEnv, seeded
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.sync_bridge import bridged
-from hermes_rl.rollout.external.program import with_agent
+from hermes_rl.rollout.external.program import install_packages, with_agent
 from hermes_rl.sandbox.backends.registry import open_backends
 from hermes_rl.sandbox.protocol import Backend
 from hermes_rl.sandbox.spec import SandboxSpec
@@ -47,6 +47,7 @@ async def open_for_prebuild(env: HermesAgentBaseEnv) -> AsyncIterator[Sequence[B
     """Open the backends and run the environment's setup, without a model or tools."""
     backends = await open_backends(env.config.terminal_backend, env.config.sandbox_settings)
     try:
+        await install_packages(env.config)
         async with env.owning_resources():
             with seeded(env.config.seed):
                 await bridged(env.setup())

@@ -7,7 +7,7 @@ score is not attributed to the wrong cause.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -15,10 +15,11 @@ from hermes_rl.evaluation.evaluated_policy import policy_text
 from hermes_rl.evaluation.output_folder import GROUPS, METRICS
 from hermes_rl.evaluation.statistics.intervals import Interval, mean_interval
 from hermes_rl.evaluation.statistics.paired import PairedResult, paired_test
+from hermes_rl.rollout.sampler import content_id
 from hermes_rl.store.records import read_groups
 
 # Settings with their own warnings.
-REPORTED_SEPARATELY = frozenset({"eval_samples", "agent_temperature"})
+REPORTED_SEPARATELY = frozenset({"eval_samples", "eval_temperature", "agent_temperature"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class LoadedEvaluation:
     finished: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] | None = None
+    finished_at: str = ""
+    split: str = "eval"
 
     @property
     def model(self) -> str:
@@ -72,6 +75,19 @@ class EvaluationComparison:
         }
 
 
+# Longer values, such as a system prompt, are not repeated in a sentence.
+MAX_SHOWN = 60
+
+
+class Difference(NamedTuple):
+    """Something besides the answers that can explain a difference in score; values are None where it has none."""
+
+    name: str
+    first: Any
+    second: Any
+    text: str
+
+
 def compare_evaluations(first: LoadedEvaluation, second: LoadedEvaluation) -> EvaluationComparison:
     """ConfigError when they have no item in common."""
     test = paired_test(first.scores, second.scores)
@@ -82,7 +98,11 @@ def compare_evaluations(first: LoadedEvaluation, second: LoadedEvaluation) -> Ev
         _mean(first, shared),
         _mean(second, shared),
         test,
-        tuple(_warnings(first, second, test)),
+        # The models are named above the scores.
+        (
+            *(found.text for found in differences(first, second) if found.name != "model"),
+            *remarks(first, second, test),
+        ),
     )
 
 
@@ -121,6 +141,7 @@ def _from_report(path: Path) -> LoadedEvaluation:
         limit=report["limit"],
         settings=report["settings"],
         policy=report.get("policy"),
+        finished_at=report.get("finished_at") or "",
     )
 
 
@@ -128,14 +149,15 @@ def _from_groups(path: Path, *, finished: bool = True) -> LoadedEvaluation:
     provenance: dict[str, Any] | None = None
     scores: dict[str, list[float]] = {}
     unscored = samples = 0
+    split = "eval"
     for group in read_groups(path):
-        provenance = provenance or asdict(group.provenance)
+        provenance, split = provenance or asdict(group.provenance), group.split
         scores.setdefault(group.item_id, []).extend(group.scores)
         unscored += len(group.rollouts) - len(group.scores)
         samples = max(samples, len(group.rollouts))
     if provenance is None:
         raise ConfigError(f"{path} contains no groups yet; let the evaluation finish an item first")
-    return LoadedEvaluation(path, provenance, scores, unscored, samples, finished=finished)
+    return LoadedEvaluation(path, provenance, scores, unscored, samples, finished=finished, split=split)
 
 
 def _mean(side: LoadedEvaluation, shared: Sequence[str]) -> Interval:
@@ -163,30 +185,52 @@ def _side_summary(side: LoadedEvaluation, mean: Interval) -> dict[str, Any]:
     }
 
 
-def _warnings(first: LoadedEvaluation, second: LoadedEvaluation, test: PairedResult) -> Iterator[str]:
+def differences(first: LoadedEvaluation, second: LoadedEvaluation) -> Iterator[Difference]:
+    """What differs between the two besides their scores, in the order in which it matters."""
     before, after = first.provenance, second.provenance
+    if first.model != second.model:
+        yield Difference("model", first.model, second.model, f"the models differ: {first.model} and {second.model}")
     if before["environment"] != after["environment"]:
-        yield f"the environments differ: {before['environment']} and {after['environment']}"
+        names = before["environment"], after["environment"]
+        yield Difference("environment", *names, f"the environments differ: {names[0]} and {names[1]}")
     elif before["environment_hash"] != after["environment_hash"]:
-        yield "the environment's file differs, so its reward may too; `hermes-rl rescore` scores both with the same one"
+        yield Difference(
+            "environment file",
+            None,
+            None,
+            "the environment's file differs, so its reward may too; `hermes-rl rescore` scores both with the same one",
+        )
     if before["dataset_hash"] != after["dataset_hash"]:
-        yield "the datasets differ in their items or split; only the items in both are compared"
+        text = "the datasets differ in their items or split; only the items in both are compared"
+        yield Difference("dataset", None, None, text)
+    if first.split != second.split:
+        yield Difference("split", first.split, second.split, f"the splits differ: {first.split} and {second.split}")
     if first.samples != second.samples:
-        yield f"the samples per item differ: {first.samples} and {second.samples}"
+        text = f"the samples per item differ: {first.samples} and {second.samples}"
+        yield Difference("samples per item", first.samples, second.samples, text)
     if None in {first.temperature, second.temperature}:
-        yield "the temperature is not known for both"
+        text = "the temperature is not known for both"
+        yield Difference("temperature", first.temperature, second.temperature, text)
     elif first.temperature != second.temperature:
-        yield f"the temperature differs: {first.temperature:g} and {second.temperature:g}"
+        text = f"the temperature differs: {first.temperature:g} and {second.temperature:g}"
+        yield Difference("temperature", first.temperature, second.temperature, text)
     yield from _setting_differences(first, second)
-    for side, alone in ((first, test.only_in_first), (second, test.only_in_second)):
+
+
+def remarks(first: LoadedEvaluation, second: LoadedEvaluation, test: PairedResult | None) -> Iterator[str]:
+    """What else to know when reading the comparison; `test` is None when it could not be made."""
+    only = ((first, test.only_in_first), (second, test.only_in_second)) if test else ()
+    for side, alone in only:
         if alone:
             yield f"{len(alone)} scored {'item is' if len(alone) == 1 else 'items are'} only in {side.path}"
-        yield from _side_warnings(side)
+    for side in (first, second):
+        yield from _side_remarks(side)
 
 
-def _side_warnings(side: LoadedEvaluation) -> Iterator[str]:
+def _side_remarks(side: LoadedEvaluation) -> Iterator[str]:
     if side.unscored:
-        yield f"{side.unscored} rollouts of {side.path} have no score; its mean is biased unless that is random"
+        noun = "rollout has" if side.unscored == 1 else "rollouts have"
+        yield f"{side.unscored} {noun} no score in {side.path}; its mean is biased unless that is random"
     if side.policy and side.policy["mixed"]:
         yield f"{side.path} was sampled from {policy_text(side.policy)}"
     if side.limit:
@@ -195,14 +239,18 @@ def _side_warnings(side: LoadedEvaluation) -> Iterator[str]:
         yield f"{side.path} is an unfinished evaluation"
 
 
-def _setting_differences(first: LoadedEvaluation, second: LoadedEvaluation) -> Iterator[str]:
+def _setting_differences(first: LoadedEvaluation, second: LoadedEvaluation) -> Iterator[Difference]:
     if not first.settings or not second.settings:
         if first.model == second.model and first.provenance["config_hash"] != second.provenance["config_hash"]:
-            yield "the settings differ; compare the reports (metrics.json) to see which"
+            text = "the settings differ; compare the reports (metrics.json) to see which"
+            yield Difference("settings", None, None, text)
         return
     names = first.settings.keys() | second.settings.keys()
     for name in sorted(names - REPORTED_SEPARATELY):
         before, after = first.settings.get(name), second.settings.get(name)
-        if before != after:
-            hashed = isinstance(before, str) or isinstance(after, str)
-            yield f"the setting {name} differs" + ("" if hashed else f": {before} and {after}")
+        # Reports of older versions hold the hash of a text, a list or an object.
+        if before == after or content_id(before) == after or before == content_id(after):
+            continue
+        short = len(str(before)) <= MAX_SHOWN and len(str(after)) <= MAX_SHOWN
+        values = f": {before} and {after}" if short else ""
+        yield Difference(name, before, after, f"the setting {name} differs{values}")

@@ -10,14 +10,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 from hermes_rl.console.live_display import console
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.keys import stored_secrets
 from hermes_rl.core.messages import final_response
-from hermes_rl.core.trajectory import Group
+from hermes_rl.core.secrets import MIN_SECRET_LENGTH, redact
+from hermes_rl.core.trajectory import Group, Rollout
 from hermes_rl.evaluation.evaluated_policy import evaluated_policy
 from hermes_rl.evaluation.metrics import EvaluationCounts
 from hermes_rl.evaluation.output_folder import GROUPS, METRICS, SAMPLES, report_folder
@@ -25,11 +28,14 @@ from hermes_rl.evaluation.table import evaluation_table
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.concurrency import Slots, evaluation_concurrency
 from hermes_rl.rollout.environment_protocol import Environment
-from hermes_rl.rollout.generate import append_group, require_same_provenance
+from hermes_rl.rollout.generate import append_groups, group_ended, require_same_provenance
 from hermes_rl.rollout.group import OPERATIONAL_FIELDS, provenance, run_group
 from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.rollout.resume import set_aside_failed
 from hermes_rl.rollout.sampler import content_id
+from hermes_rl.sinks.serialize import public_config
 from hermes_rl.store.records import RecordWriter, group_from_record, read_groups, rollout_to_record, write_document
+from hermes_rl.tools.session import takes_session
 
 # The lines of samples.jsonl are read from groups.jsonl one group at a time: an evaluation may be larger than memory.
 
@@ -79,7 +85,7 @@ def group_samples(env: Environment, group: Group, item: Any) -> Iterator[dict[st
     for rollout in group.rollouts:
         work = rollout.messages[rollout.metadata.get("prompt_length", 0) :]
         yield {
-            "prompt": _prompt(env, item),
+            "prompt": _prompt(env, item, rollout),
             "response": final_response(work),
             "reward": rollout.score,
             "item": group.item,
@@ -87,8 +93,11 @@ def group_samples(env: Environment, group: Group, item: Any) -> Iterator[dict[st
         }
 
 
-def _prompt(env: Environment, item: Any) -> str | None:
+def _prompt(env: Environment, item: Any, rollout: Rollout) -> str | None:
     """None where the author's code raises; its rollouts have failed for that reason."""
+    if rollout.seat is not None or takes_session(env, "format_prompt"):
+        prompt = rollout.messages[: rollout.metadata.get("prompt_length", 0)]
+        return next((message["content"] for message in reversed(prompt) if message["role"] == "user"), None)
     try:
         return env.format_prompt(item)
     except Exception:  # noqa: BLE001
@@ -146,6 +155,7 @@ def held_out_items(env: Environment) -> HeldOut:
 async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> EvaluationResult:
     """Run the items that are missing in `folder`, and count all of them."""
     config, path = env.config, folder / GROUPS
+    env.artifacts_folder = path.with_suffix(".artifacts")
     budget = Budget.from_config(config, env.server.configs)
     evaluation = EvaluationCounts(
         items=list(held.items),
@@ -158,16 +168,13 @@ async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> Evalu
         evaluation.left_out[DUPLICATE] = held.duplicates
     if env.resume_evaluation:
         _count_finished_items(env, path, evaluation)
+    budget.start(env.server.meter)
     slots = Slots(env.server, evaluation_concurrency(config))
     try:
         async with slots.adjusting():
             await _run_missing(env, held.items, path, evaluation, slots)
     except asyncio.CancelledError:
-        console().print(
-            f"{len(evaluation.scores)} of {len(held.items)} items are saved in {path}; continue with --resume "
-            f"--env.data_dir_to_save_evals {folder}",
-            soft_wrap=True,
-        )
+        console().print(_saved_text(path, evaluation), soft_wrap=True)
         raise
     not_started = len(held.items) - len(evaluation.scores)
     if not_started:
@@ -175,8 +182,17 @@ async def evaluate_items(env: Environment, held: HeldOut, folder: Path) -> Evalu
     return EvaluationResult(folder, evaluation, await Samples.from_file(env, path, held.items), slots.metrics())
 
 
+def _saved_text(path: Path, evaluation: EvaluationCounts) -> str:
+    return (
+        f"{len(evaluation.scores)} of {len(evaluation.items)} items are saved in {path}; continue with --resume "
+        f"--env.data_dir_to_save_evals {path.parent}"
+    )
+
+
 def eval_temperature(env: Environment) -> float:
-    """Greedy for one sample; the agent's temperature for several, which would otherwise be identical."""
+    """As set; else greedy for one sample, and the agent's temperature for several, which would be identical."""
+    if env.config.eval_temperature is not None:
+        return float(env.config.eval_temperature)
     return GREEDY if env.config.eval_samples == 1 else float(env.config.agent_temperature)
 
 
@@ -196,22 +212,30 @@ async def _run_missing(
                 group = await run_group(
                     env, item, size=config.eval_samples, split="eval", temperature=evaluation.temperature
                 )
-                append_group(writer, group)
+                append_groups(writer, [group])
                 evaluation.add(group)
                 progress.advance()
+                env.tools.check()
             except Exception as error:  # noqa: BLE001 (the items in flight must finish and be saved)
                 errors.append(error)
             finally:
                 slots.release()
 
-        async with asyncio.TaskGroup() as groups:
-            for item in missing:
-                await slots.acquire()
-                tally.limit = tally.budget.reached_limit()
-                if tally.limit or errors:
-                    break
-                groups.create_task(evaluate(item))
+        running: set[asyncio.Task[None]] = set()
+        with tally.budget.enforced(running):
+            async with asyncio.TaskGroup() as groups:
+                for item in missing:
+                    await slots.acquire()
+                    tally.limit = tally.budget.reached_limit()
+                    if tally.limit or errors:
+                        break
+                    task = groups.create_task(evaluate(item))
+                    running.add(task)
+                    task.add_done_callback(partial(group_ended, running, tally))
+    if tally.dropped:
+        tally.limit = tally.budget.reached_limit()
     if errors:
+        console().print(_saved_text(path, evaluation), soft_wrap=True)
         raise errors[0]
 
 
@@ -220,8 +244,13 @@ def _count_finished_items(env: Environment, path: Path, evaluation: EvaluationCo
     if not path.exists():
         return
     own, items = provenance(env), set(evaluation.items)
-    for group in read_groups(path):
+
+    def check(group: Group) -> None:
         require_same_provenance(group.provenance, own, path, START_OVER)
+
+    set_aside_failed(path, env.group_rules().retries, check)
+    for group in read_groups(path):
+        check(group)
         if group.item_id in items - evaluation.scores.keys():
             evaluation.add(group)
             if env.server.pin is not None:
@@ -282,12 +311,21 @@ async def write_evaluation(
 
 
 def comparable_settings(env: Environment) -> dict[str, Any]:
-    """Settings for `compare`: numbers and booleans as they are, everything else hashed, as it may contain secrets."""
-    settings = env.config.model_dump(mode="json", exclude=set(OPERATIONAL_FIELDS))
+    """The settings that affect rollouts, for `compare` and for readers of the report, without secrets."""
+    secrets = [secret for secret in stored_secrets() if len(secret) >= MIN_SECRET_LENGTH]
     return {
-        name: value if value is None or isinstance(value, bool | int | float) else content_id(value)
-        for name, value in settings.items()
+        name: _without(secrets, value)
+        for name, value in public_config(env.config).items()
+        if name not in OPERATIONAL_FIELDS
     }
+
+
+def _without(secrets: list[str], value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, dict):
+        return {name: _without(secrets, inner) for name, inner in value.items()}
+    return [_without(secrets, inner) for inner in value] if isinstance(value, list) else value
 
 
 async def _write(

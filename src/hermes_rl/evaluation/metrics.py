@@ -1,7 +1,8 @@
 """Metrics of an evaluation with confidence intervals; model failures are separate from infrastructure failures.
 
-No I/O. Items are the units of every interval. An unscored rollout is in no mean and is counted by failure source. The
-order in which rollouts finish does not matter.
+No I/O. Items are the units of every interval. An unscored rollout is in no mean and is counted by failure source,
+except one that an error in the environment's own tools ended: it counts as 0, since the policy's arguments may have led
+to it. The order in which rollouts finish does not matter.
 """
 
 import math
@@ -11,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_rl.core.tolerance import passes
 from hermes_rl.core.trajectory import Group, Rollout, Span
 from hermes_rl.evaluation.statistics.intervals import Interval, mean_interval
 from hermes_rl.evaluation.statistics.pass_at_k import PassRate, pass_at_k, pass_hat_k
 from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.tools.faults import is_tool_fault
 
 UNSCORED = "no_rollout_scored"
 
@@ -32,6 +35,8 @@ class EvaluationCounts:
     """Items that are not in the metrics, by reason."""
     resumed: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)
+    seats: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """The scores of each seat by item, in environments with several agents."""
     unscored: Counter[str] = field(default_factory=Counter)
     components: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     model_failures: Counter[str] = field(default_factory=Counter)
@@ -40,26 +45,39 @@ class EvaluationCounts:
 
     def add(self, group: Group) -> None:
         self.tally.add(group)
-        self.scores[group.item_id] = group.scores
-        self.unscored[group.item_id] = len(group.rollouts) - len(group.scores)
+        faults = sum(is_tool_fault(rollout.failure) for rollout in group.rollouts)
+        self.scores[group.item_id] = group.scores + [0.0] * faults
+        self.unscored[group.item_id] = len(group.rollouts) - len(group.scores) - faults
         for rollout in group.rollouts:
             self.seconds.append(rollout.seconds)
             self.spans.update(time_by_span(rollout))
-            if rollout.score is not None and rollout.score < self.pass_score:
+            if rollout.score is not None and not passes(rollout.score, self.pass_score):
                 self.model_failures[str(rollout.stop_reason)] += 1
+            if rollout.seat is not None and (rollout.scored or is_tool_fault(rollout.failure)):
+                self.seats.setdefault(rollout.seat, {}).setdefault(group.item_id, []).append(rollout.score or 0.0)
             for name, value in rollout.components.items():
                 self.components.setdefault(name, {}).setdefault(group.item_id, []).append(value)
 
     def pass_rates(self) -> dict[str, PassRate]:
-        scores, counts = list(self.scores.values()), sample_counts(self.samples)
-        rates = {f"eval/pass@{k}": pass_at_k(scores, k, passing=self.pass_score) for k in counts}
+        """Of the items; with several agents, k rollouts are compared only if they are of one seat."""
+        counts = sample_counts(self.samples)
+        rates = self._pass_rates("eval", self.scores, counts[:1] if self.seats else counts)
+        for seat, scores in sorted(self.seats.items()):
+            rates |= self._pass_rates(f"eval/seat/{seat}", scores, counts)
+        return rates
+
+    def _pass_rates(
+        self, prefix: str, by_item: Mapping[str, list[float]], counts: Sequence[int]
+    ) -> dict[str, PassRate]:
+        scores = list(by_item.values())
+        rates = {f"{prefix}/pass@{k}": pass_at_k(scores, k, passing=self.pass_score) for k in counts}
         # pass^1 is pass@1.
-        return rates | {f"eval/pass^{k}": pass_hat_k(scores, k, passing=self.pass_score) for k in counts[1:]}
+        return rates | {f"{prefix}/pass^{k}": pass_hat_k(scores, k, passing=self.pass_score) for k in counts[1:]}
 
     def pass_rate_of_all(self) -> float | None:
         """pass@1 in which a rollout without a score has not passed: no policy gains by avoiding its score."""
         rates = [
-            sum(score >= self.pass_score for score in scores) / (len(scores) + self.unscored[item])
+            sum(passes(score, self.pass_score) for score in scores) / (len(scores) + self.unscored[item])
             for item, scores in self.scores.items()
         ]
         return statistics.fmean(rates) if rates else None
@@ -67,6 +85,8 @@ class EvaluationCounts:
     def intervals(self) -> dict[str, Interval]:
         """By metric name."""
         found = {"eval/mean_reward": mean_interval(self.scores.values())}
+        for seat, scores in sorted(self.seats.items()):
+            found[f"eval/seat/{seat}/mean_reward"] = mean_interval(scores.values())
         found |= {name: rate.interval for name, rate in self.pass_rates().items()}
         for name, values in sorted(self.components.items()):
             found[f"eval/component/{name}"] = mean_interval(values.values())
@@ -132,6 +152,7 @@ class EvaluationCounts:
             "confidence": next((interval.level for interval in intervals.values()), None),
             "methods": {name: interval.method for name, interval in intervals.items()},
             "limit": self.tally.limit,
+            "diagnosis": self.tally.diagnosis,
             "resumed_items": self.resumed,
             "failure_examples": dict(sorted(self.tally.examples.items())),
             "items": [

@@ -65,9 +65,12 @@ def _newest_unfinished(env: Environment) -> Path:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Whether it has a report, and no limit stopped it early."""
+    """Whether it has a report, no limit stopped it early, and every rollout has a score."""
     path = folder / METRICS
-    return path.exists() and not fast_json.loads(path.read_bytes()).get("limit")
+    if not path.exists():
+        return False
+    report = fast_json.loads(path.read_bytes())
+    return not (report.get("limit") or report.get("metrics", {}).get("eval/unscored_share"))
 
 
 def _base(env: Environment) -> Path:

@@ -8,15 +8,25 @@ modified.
 import asyncio
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from hermes_rl.agent.result import AgentResult
-from hermes_rl.core.errors import FailureSource, HermesRLError, SandboxError, failure_of
+from hermes_rl.core.errors import ConfigError, FailureSource, HermesRLError, SandboxError, failure_of
+from hermes_rl.core.tolerance import same_score
 from hermes_rl.core.trajectory import Group, Reward, Rollout
-from hermes_rl.evaluation.replay import LockedPool, ReplayedCall, fresh_session, recorded_result, replay_calls
+from hermes_rl.evaluation.replay import (
+    LockedPool,
+    ReplayedCall,
+    fresh_session,
+    recorded_result,
+    replay_calls,
+    take_step_rewards,
+)
+from hermes_rl.evaluation.replay_seats import episodes, replay_episode, replayed_calls
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import apply_group_rewards, provenance, with_reward
 from hermes_rl.rollout.rollout import FinishedRollout, compute_rollout_reward
@@ -61,11 +71,12 @@ class RescoreStats:
             self.before.append(old.score)
         if new.score is not None:
             self.after.append(new.score)
+        same = same_score(old.score, new.score)
         if old.score is None or new.score is None:
             self.newly_scored += new.score is not None
             self.no_longer_scored += old.score is not None
             self.not_scorable += old.score is None and new.score is None
-        elif old.score == new.score:
+        elif same:
             self.same += 1
         else:
             self.up += new.score > old.score
@@ -73,7 +84,7 @@ class RescoreStats:
         if new.failure is not None and new.failure != old.failure:
             self.failures[str(new.failure)] += 1
             self.failure_examples.setdefault(str(new.failure), new.failure.message)
-        if old.score != new.score and len(self.examples) < MAX_EXAMPLES:
+        if not same and len(self.examples) < MAX_EXAMPLES:
             self.examples.append(
                 {"group": group.id, "item_id": group.item_id, "rollout": old.index, "from": old.score, "to": new.score}
             )
@@ -126,29 +137,109 @@ async def rescore_groups(
     source: RescoreSource = RescoreSource.AUTO,
 ) -> None:
     """Score every group again; `write` gets the new groups in the order of the old."""
+    if env.seats and source is RescoreSource.TRANSCRIPT:
+        raise ConfigError(
+            f"{env.display_name()} has several agents, so its state comes from a replay of their answers; leave out "
+            "--from transcript"
+        )
     known = items_by_id(env)
     slots = asyncio.Semaphore(CONCURRENT_ROLLOUTS)
-    pending: deque[asyncio.Task[Group]] = deque()
+    pending: deque[asyncio.Task[list[Group]]] = deque()
     async with asyncio.TaskGroup() as work:
-        for group in groups:
-            item = known.get(group.item_id, group.item)
-            pending.append(work.create_task(_rescore_group(env, group, item, source, stats, slots)))
+        for draw in _draws(env, groups):
+            item = known.get(draw[0].item_id, draw[0].item)
+            rescored = (
+                _rescore_seats(env, draw, item, stats, slots)
+                if env.seats
+                else _rescore_group(env, draw, item, source, stats, slots)
+            )
+            pending.append(work.create_task(rescored))
             if len(pending) > CONCURRENT_ROLLOUTS:
-                write(await pending.popleft())
+                for group in await pending.popleft():
+                    write(group)
         while pending:
-            write(await pending.popleft())
+            for group in await pending.popleft():
+                write(group)
+
+
+def _draws(env: Environment, groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """The groups that are scored together: one, or those of all seats of a draw, which follow each other."""
+    if not env.seats:
+        return ([group] for group in groups)
+    return (list(draw) for _, draw in groupby(groups, lambda group: (group.split, group.draw, group.item_id)))
+
+
+async def _rescore_seats(
+    env: Environment, draw: list[Group], item: Any, stats: RescoreStats, slots: asyncio.Semaphore
+) -> list[Group]:
+    """Score the episodes of a draw again, each by a replay of its seats' answers."""
+    tools = {name for group in draw for name in group.tools}
+
+    async def replay(recorded: Mapping[str, Rollout]) -> dict[str, Rollout]:
+        async with slots:
+            return await replay_episode(env, item, recorded, tools)
+
+    recorded = episodes(rollout for group in draw for rollout in group.rollouts)
+    async with asyncio.TaskGroup() as work:
+        tasks = {
+            name: work.create_task(replay(seats))
+            for name, seats in recorded.items()
+            if not any(map(_failed_before_reward, seats.values()))
+        }
+    rescored = []
+    for group in draw:
+        rollouts = []
+        for rollout in group.rollouts:
+            task = tasks.get(str(rollout.metadata["episode"]))
+            new = None if task is None else task.result().get(str(rollout.seat))
+            rollouts.append(rollout if new is None else _with_score_of(rollout, new))
+            if new is not None:
+                stats.replayed += 1
+                for call in replayed_calls(rollout, new):
+                    stats.add_call(group, rollout, call)
+        rescored.append(_updated(env, group, rollouts, stats))
+    return rescored
+
+
+def _with_score_of(rollout: Rollout, new: Rollout) -> Rollout:
+    return replace(
+        rollout,
+        score=new.score,
+        failure=new.failure,
+        components=new.components,
+        turn_scores=new.turn_scores,
+        notes=new.notes,
+        withheld=None,
+    )
+
+
+def _failed_before_reward(rollout: Rollout) -> bool:
+    return rollout.stop_reason is None or (
+        rollout.failure is not None and rollout.failure.whose not in (FailureSource.VERIFIER, FailureSource.JUDGE)
+    )
 
 
 async def _rescore_group(
-    env: Environment, group: Group, item: Any, source: RescoreSource, stats: RescoreStats, slots: asyncio.Semaphore
-) -> Group:
+    env: Environment,
+    draw: list[Group],
+    item: Any,
+    source: RescoreSource,
+    stats: RescoreStats,
+    slots: asyncio.Semaphore,
+) -> list[Group]:
+    [group] = draw
+
     async def rescore(rollout: Rollout) -> FinishedRollout:
         async with slots:
             return await _rescore_rollout(env, group, item, rollout, source, stats)
 
     async with asyncio.TaskGroup() as work:
         tasks = [work.create_task(rescore(rollout)) for rollout in group.rollouts]
-    rollouts: Sequence[Rollout] = await apply_group_rewards(env, item, [task.result() for task in tasks])
+    return [_updated(env, group, await apply_group_rewards(env, item, [task.result() for task in tasks]), stats)]
+
+
+def _updated(env: Environment, group: Group, rollouts: Sequence[Rollout], stats: RescoreStats) -> Group:
+    """The group with its rescored rollouts, by the rules and the code of now."""
     withheld = None
     if group.split != "eval":
         rollouts, withheld = env.group_rules().apply(rollouts)
@@ -164,11 +255,7 @@ async def _rescore_rollout(
     env: Environment, group: Group, item: Any, rollout: Rollout, source: RescoreSource, stats: RescoreStats
 ) -> FinishedRollout:
     result = recorded_result(rollout)
-    failed_before_reward = rollout.failure is not None and rollout.failure.whose not in (
-        FailureSource.VERIFIER,
-        FailureSource.JUDGE,
-    )
-    if rollout.stop_reason is None or failed_before_reward:
+    if _failed_before_reward(rollout):
         return FinishedRollout(rollout, result)
     try:
         result.reward = await _compute_reward(env, group, item, rollout, result, source, stats)
@@ -188,9 +275,11 @@ async def _compute_reward(
     source: RescoreSource,
     stats: RescoreStats,
 ) -> Reward:
-    if source is not RescoreSource.REPLAY:
-        async with fresh_session(env, item) as session:
-            session.pool = locked = LockedPool(session.pool)
+    # The record has the state as JSON, if at all; the reward may read the object.
+    stateful = env.overrides("initial_state")
+    if source is not RescoreSource.REPLAY and not stateful:
+        async with fresh_session(env, item, rollout.seed) as session:
+            session.pool = locked = LockedPool()
             reward: Reward | None = None
             try:
                 reward = await compute_rollout_reward(env, item, result, session.task_id, session)
@@ -202,11 +291,13 @@ async def _compute_reward(
             stats.from_transcript += 1
             return reward
     if source is RescoreSource.TRANSCRIPT:
-        raise SandboxError("transcript", "the reward accesses the sandbox; rescore with --from replay")
-    async with fresh_session(env, item) as session:
+        needed = "may read the state" if stateful else "accesses the sandbox"
+        raise SandboxError("transcript", f"the reward {needed}; rescore with --from replay")
+    async with fresh_session(env, item, rollout.seed) as session:
         async for call in replay_calls(env, rollout, group.tools, session):
             stats.add_call(group, rollout, call)
         await session.end_policy()
+        take_step_rewards(env, session, result)
         stats.replayed += 1
         return await compute_rollout_reward(env, item, result, session.task_id, session)
 

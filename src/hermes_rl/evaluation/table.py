@@ -128,6 +128,8 @@ def evaluation_remarks(report: Mapping[str, Any]) -> Iterator["str | Text"]:
         yield styled((f"{share:.0%} of the rollouts have no score", "yellow"), " and are in none of the means.")
     if report["limit"]:
         yield styled(("stopped early", "yellow"), f" by {report['limit']}; raise it and continue with --resume")
+    if report.get("diagnosis"):
+        yield styled(("problem", "red"), f": {report['diagnosis']}")
     if report["resumed_items"]:
         yield f"{report['resumed_items']} items are from an earlier run; the wall time is of this run"
     for cause, message in report["failure_examples"].items():

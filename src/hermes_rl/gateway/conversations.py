@@ -6,6 +6,7 @@ Conversations hold messages only; their tokens are in the recorder.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hermes_rl.core.messages import Message
 from hermes_rl.inference.tokens.recorder import same_message
@@ -13,11 +14,15 @@ from hermes_rl.inference.tokens.recorder import same_message
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """One conversation. `answers` are the indices of the policy's messages, `calls` the numbers of their calls."""
+    """One conversation. `answers` are the indices of the policy's messages, `calls` the numbers of their calls.
+
+    `tools` are the last ones that the agent offered in it.
+    """
 
     messages: list[Message] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def prompt_length(self) -> int:
@@ -51,7 +56,9 @@ class Conversations:
                 best, shared = conversation, common
         return CallPosition(best, shared, list(messages[shared:]))
 
-    def add_answer(self, position: CallPosition, answer: Message, call: int) -> Conversation:
+    def add_answer(
+        self, position: CallPosition, answer: Message, call: int, tools: Sequence[dict[str, Any]] = ()
+    ) -> Conversation:
         """Append an answer to its conversation, or to a new branch if that one has continued or diverged."""
         conversation = position.conversation
         if conversation is None or len(conversation.messages) != position.shared:
@@ -61,6 +68,7 @@ class Conversations:
         conversation.answers.append(len(conversation.messages))
         conversation.calls.append(call)
         conversation.messages.append(answer)
+        conversation.tools = list(tools) or conversation.tools
         return conversation
 
     def main(self) -> Conversation | None:

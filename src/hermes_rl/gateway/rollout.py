@@ -202,7 +202,7 @@ class GatewayRollout:
             # As the agent receives it, without its own stop string; but reasoning is kept even if the agent gets none.
             reply = AgentReply.from_choice(request, choice)._replace(reasoning=choice.message.reasoning_content or "")
             position = self._conversations.locate(request.messages)
-            self._conversations.add_answer(position, reply.message, call.number)
+            self._conversations.add_answer(position, reply.message, call.number, request.tools)
         self.previous.add(request, completion)
         return completion
 

@@ -1,10 +1,12 @@
 """The standalone gateway, for external harnesses and trainers: rollouts are opened and closed over HTTP.
 
-    POST   /rollouts       {item_id, item, seed, calls}   201 {id, url, base_url, key, model}
-    DELETE /rollouts/ID    {score, components}            200 the rollout as a line of a group record
+    POST   /rollouts       {item_id, item, seed, calls, split, group, group_size}   201 {id, url, base_url, key, model}
+    DELETE /rollouts/ID    {score, components}                                      200 a line of a group record
 
 Only the operator's token opens and closes rollouts, and only a rollout's key is answered by the model. Closing one
-twice returns the same line twice. A rollout without a score, or with an infrastructure error, is unscored.
+twice returns the same line twice. A rollout without a score, or with an infrastructure error, is unscored. The line of
+a group's last rollout has all of them and is stored; the lines before have one. A group that is incomplete when the
+gateway stops is stored as withheld.
 """
 
 import asyncio
@@ -12,15 +14,26 @@ import hmac
 import platform
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import Failure, FailureSource, InfrastructureError
-from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, StopReason, validate_reward
+from hermes_rl.core.messages import tool_name
+from hermes_rl.core.trajectory import (
+    TOOL_SCHEMAS,
+    Group,
+    Provenance,
+    Reward,
+    Rollout,
+    StopReason,
+    merge_schemas,
+    validate_reward,
+)
 from hermes_rl.gateway.api_keys import ApiKey, ApiKeys
 from hermes_rl.gateway.app import BODY_SECONDS, GatewayApp, Scope
 from hermes_rl.gateway.asgi_responses import BodyReceiver, Receive, Send, send_json
@@ -35,6 +48,7 @@ from hermes_rl.version import __version__
 MAX_BODY_BYTES = 2**20
 MAX_STORED_LINES = 256
 ROOT = "/rollouts"
+SPLITS = ("train", "eval")
 
 
 class _RefusedError(Exception):
@@ -56,12 +70,26 @@ class RolloutTemplate:
     max_rollouts: int = 4096
 
 
+@dataclass(slots=True)
+class _OpenGroup:
+    """One line: the rollouts of a group by their index. `name` is the operator's; without one, it has one rollout."""
+
+    id: str
+    name: str | None
+    size: int
+    split: str
+    item_id: str
+    item: Any
+    opened: int = 0
+    closed: dict[int, Rollout] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class _OpenRollout:
     api_key: ApiKey
     resources: AsyncExitStack
-    item_id: str
-    item: Any
+    group: _OpenGroup
+    index: int
     seed: int
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -75,6 +103,7 @@ class StandaloneApp:
         self._token = token.encode()
         self._gateway = GatewayApp(keys)
         self._open: dict[str, _OpenRollout] = {}
+        self._groups: dict[str, _OpenGroup] = {}
         self._lines: OrderedDict[str, bytes] = OrderedDict()
         self.url = ""
 
@@ -91,11 +120,15 @@ class StandaloneApp:
         await send_json(send, status, body, unread=request_body)
 
     async def close(self) -> None:
-        """Abandon all open rollouts."""
+        """Abandon all open rollouts, and store the groups that have closed ones."""
         for rollout in list(self._open.values()):
             rollout.api_key.close()
             await rollout.resources.aclose()
         self._open.clear()
+        for group in self._groups.values():
+            if group.closed:
+                self._template.save(group_to_record(_record_group(group, group.closed, self._template.model)))
+        self._groups.clear()
 
     async def _handle_operator(self, scope: Scope, receive: Receive, rollout: str | None) -> tuple[int, bytes]:
         given = dict(scope["headers"]).get(b"authorization", b"")
@@ -114,24 +147,53 @@ class StandaloneApp:
         template = self._template
         if len(self._open) >= template.max_rollouts:
             raise _RefusedError(429, f"{template.max_rollouts} rollouts are open; close some with DELETE /rollouts/ID")
-        seed = _integer(body, "seed", template.sampling.seed or 0) % SEED_RANGE
         calls = _integer(body, "calls", template.limits.calls or 0)
+        seed = _integer(body, "seed", template.sampling.seed or 0) % SEED_RANGE
         resources = AsyncExitStack()
         policy = await resources.enter_async_context(template.policy())
+        try:
+            group = self._group_for(body)
+        except _RefusedError:
+            await resources.aclose()
+            raise
+        index, group.opened = group.opened, group.opened + 1
+        if group.name is not None and "seed" not in body:
+            # With one seed, all rollouts of a group would be the same.
+            digest = sha256(f"{seed}/{group.name}/{index}".encode()).digest()
+            seed = int.from_bytes(digest[:8]) % SEED_RANGE
         api_key = self._keys.open(
             GatewayRollout(
                 policy,
-                replace(template.sampling, seed=seed),
+                replace(template.sampling, seed=seed, split=group.split),
                 replace(template.limits, calls=calls or None),
                 model=template.model,
                 context_tokens=template.context_tokens(),
             )
         )
-        self._open[api_key.id] = _OpenRollout(
-            api_key, resources, str(body.get("item_id") or api_key.id), body.get("item"), seed
-        )
+        group.id, group.item_id = group.id or api_key.id, group.item_id or api_key.id
+        self._open[api_key.id] = _OpenRollout(api_key, resources, group, index, seed)
         url = self.url + api_key.path
         return {"id": api_key.id, "url": url, "base_url": f"{url}/v1", "key": api_key.key, "model": template.model}
+
+    def _group_for(self, body: dict[str, Any]) -> _OpenGroup:
+        """The group that a new rollout belongs to: one that is open, or a new one."""
+        split, name, item_id = body.get("split", "train"), body.get("group"), str(body.get("item_id") or "")
+        if split not in SPLITS:
+            raise _RefusedError(400, f"split must be {' or '.join(SPLITS)}, not {split!r}")
+        if name is None:
+            return _OpenGroup("", None, 1, split, item_id, body.get("item"))
+        size = _integer(body, "group_size", 0)
+        if not isinstance(name, str) or not name or size < 1:
+            raise _RefusedError(400, "a group has a name and a group_size, the number of its rollouts")
+        new = _OpenGroup(uuid.uuid4().hex, name, size, split, item_id or name, body.get("item"))
+        group = self._groups.setdefault(name, new)
+        if group.opened >= group.size:
+            raise _RefusedError(409, f"group {name} has {group.size} rollouts, and all of them were opened")
+        for field_name in ("size", "split", "item_id", "item"):
+            given, known = getattr(new, field_name), getattr(group, field_name)
+            if given != known:
+                raise _RefusedError(409, f"group {name} was opened with {field_name} {known!r}, not {given!r}")
+        return group
 
     async def _close_rollout(self, rollout: str, body: dict[str, Any]) -> bytes:
         if rollout in self._lines:
@@ -147,13 +209,21 @@ class StandaloneApp:
         """Close it and store its line; if the line cannot be stored the rollout stays open, for another DELETE."""
         open_rollout.api_key.close()
         await open_rollout.api_key.rollout.wait_closed()
-        record = group_to_record(_group(open_rollout, reward, self._template.model))
+        group, index = open_rollout.group, open_rollout.index
+        group.closed[index] = _rollout(open_rollout, reward)
+        complete = len(group.closed) == group.size
+        shown = group.closed if complete else {index: group.closed[index]}
+        record = group_to_record(_record_group(group, shown, self._template.model))
         try:
-            self._template.save(record)
+            if complete:
+                self._template.save(record)
         except OSError as error:
+            del group.closed[index]
             raise _RefusedError(
                 507, f"the rollout cannot be written: {error}; free some disk space and send this again"
             ) from None
+        if complete and group.name is not None:
+            del self._groups[group.name]
         await open_rollout.resources.aclose()
         line = self._lines[open_rollout.api_key.id] = fast_json.dumps(record) + b"\n"
         del self._open[open_rollout.api_key.id]
@@ -162,8 +232,7 @@ class StandaloneApp:
         return line
 
 
-def _group(open_rollout: _OpenRollout, reward: Reward | None, model: str) -> Group:
-    """The rollout as a group of one."""
+def _rollout(open_rollout: _OpenRollout, reward: Reward | None) -> Rollout:
     gateway_rollout = open_rollout.api_key.rollout
     failure = gateway_rollout.final_failure()
     if failure is None and reward is None:
@@ -171,9 +240,9 @@ def _group(open_rollout: _OpenRollout, reward: Reward | None, model: str) -> Gro
     result = gateway_rollout.transcript()
     tokens = gateway_rollout.policy.checked() if isinstance(gateway_rollout.policy, ManagedServer) else Checked()
     scored = reward if failure is None else None
-    rollout = Rollout(
-        item_id=open_rollout.item_id,
-        index=0,
+    return Rollout(
+        item_id=open_rollout.group.item_id,
+        index=open_rollout.index,
         seed=open_rollout.seed,
         messages=result.messages,
         score=scored.score if scored else None,
@@ -190,16 +259,26 @@ def _group(open_rollout: _OpenRollout, reward: Reward | None, model: str) -> Gro
         metadata={
             "prompt_length": result.prompt_length,
             "contexts": [context.messages for context in gateway_rollout.conversations],
+            **({TOOL_SCHEMAS: result.tool_schemas} if result.tool_schemas else {}),
             **({"breaches": [breach._asdict() for breach in tokens.breaches]} if tokens.breaches else {}),
         },
     )
+
+
+def _record_group(group: _OpenGroup, closed: Mapping[int, Rollout], model: str) -> Group:
+    """The group with these of its rollouts."""
+    schemas, rollouts = merge_schemas((), [closed[index] for index in sorted(closed)])
     versions = {"hermes-rl": __version__, "python": platform.python_version()}
     return Group(
-        item_id=open_rollout.item_id,
-        item=open_rollout.item,
-        rollouts=(rollout,),
+        item_id=group.item_id,
+        item=group.item,
+        rollouts=tuple(rollouts),
         provenance=Provenance(environment="gateway", environment_hash="", model=model, versions=versions),
-        id=uuid.UUID(open_rollout.api_key.id).hex,
+        tools=tuple(sorted(map(tool_name, schemas))),
+        tool_schemas=tuple(schemas),
+        split=group.split,
+        id=group.id,
+        withheld=None if len(rollouts) == group.size else "too_few_scored",
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
 

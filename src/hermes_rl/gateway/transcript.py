@@ -14,7 +14,9 @@ def transcript(conversation: Conversation) -> AgentResult:
         for message in messages
         if message.get("role") == "tool"
     }
-    result = AgentResult(messages=messages, prompt_length=conversation.prompt_length)
+    result = AgentResult(
+        messages=messages, prompt_length=conversation.prompt_length, tool_schemas=list(conversation.tools)
+    )
     for turn, index in enumerate(conversation.answers, 1):
         answer = messages[index]
         result.reasoning_per_turn.append(answer.get("reasoning_content"))

@@ -67,6 +67,8 @@ class Endpoint:
         self.missing_routes = 0
         """Number of the engine's token routes, in order of preference, that this server lacks."""
         self.context_tokens: int | None = None
+        self.answered = False
+        """Whether it has ever answered anything."""
         self._session = session
         self._headers = {"Content-Type": "application/json"}
         self._key = config.resolved_key()
@@ -187,6 +189,7 @@ class Endpoint:
             if more:
                 headers = {**headers, **more}
             async with self._session.request(method, url, data=data, headers=headers) as response:
+                self.answered = True
                 raw = await self._read(response)
         except aiohttp.ClientPayloadError as error:
             raise self._error("bad_response", f"broke off its answer: {error}") from error

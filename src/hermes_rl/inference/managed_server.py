@@ -19,6 +19,7 @@ from hermes_rl.core.trajectory import Sampling, Usage
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.endpoint import Endpoint
+from hermes_rl.inference.meter import Meter
 from hermes_rl.inference.policy_pin import PolicyPin
 from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import MISSING_ROUTE, SamplingRequest, engine_for, logprobs_mode
@@ -47,9 +48,10 @@ class SequenceNode:
 class EndpointPool(Protocol):
     """Sends requests to endpoints with retries, and knows the oldest policy version that is still trained on.
 
-    `pin` is the policy version that an evaluation asks for.
+    `pin` is the policy version that an evaluation asks for; `meter` counts what requests use.
     """
 
+    meter: Meter
     oldest_trainable: int | None
     pin: PolicyPin | None
 
@@ -172,7 +174,10 @@ class ManagedServer:
         # The endpoint of the earlier turns has their prefix cached.
         answer, sampling = await self._server.request_with_retries(send, prefer=lambda: self._endpoint)
         self._checked = None
-        observe(_usage(prompt, answer))
+        usage = _usage(prompt, answer)
+        observe(usage)
+        if self._endpoint is not None:
+            self._server.meter.add(usage, self._endpoint.config)
         if pin is not None:
             pin.sampled.note(*{version for sampled in answer.completions for version in sampled.versions})
         seen_versions = {self._oldest}.union(*(sampled.versions for sampled in answer.completions))

@@ -26,6 +26,8 @@ from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.endpoint import Endpoint, RetryableEndpointError
 from hermes_rl.inference.endpoint_pool import Endpoints
 from hermes_rl.inference.managed_server import SEED_RANGE, ManagedServer
+from hermes_rl.inference.meter import Meter, current_meter
+from hermes_rl.inference.outage import Outage
 from hermes_rl.inference.policy_pin import PolicyPin, pin_policy
 from hermes_rl.inference.readiness import wait_for_endpoint
 from hermes_rl.inference.reasoning import Reasoning
@@ -79,7 +81,10 @@ class ServerManager:
         if reasoning is not None:
             for config in configs:
                 reasoning.check(config)
+        self.meter = current_meter()
+        """What its requests used, together with those of other servers of the same environment."""
         self.endpoints = Endpoints(configs, limiter_config)
+        self.outage = Outage(lambda: self.endpoints.all, max(config.outage_limit for config in configs))
         self.oldest_trainable: int | None = None
         """The oldest policy version that is still trained on, if a trainer reports one."""
         self.pin: PolicyPin | None = None
@@ -136,9 +141,11 @@ class ServerManager:
             body["model"] = model or used_config.model_name
             request = body if reasoning is None else reasoning.apply(body, endpoint.base_url)
             if n == 1 or not used_config.n_kwarg_is_ignored:
-                return await _chat(endpoint, request, split, timeout, self.pin)
+                return await _chat(endpoint, request, split, timeout, self.pin, self.meter)
             single = [_nth_request(request, index) for index in range(n)]
-            return _merge(await asyncio.gather(*(_chat(endpoint, each, split, timeout, self.pin) for each in single)))
+            return _merge(
+                await asyncio.gather(*(_chat(endpoint, each, split, timeout, self.pin, self.meter) for each in single))
+            )
 
         with tracing.span("chat") as span:
             if not span.on:
@@ -244,6 +251,8 @@ class ServerManager:
 
     def waiting_text(self) -> str:
         """What a caller that waits is waiting for, and what to check."""
+        if self.outage.text:
+            return self.outage.text
         busy = [endpoint for endpoint in self.servers if endpoint.in_flight]
         if not busy:
             return "no request is at an endpoint: tools, sandboxes or rewards are at work"
@@ -265,6 +274,7 @@ class ServerManager:
 
     async def close(self) -> None:
         """Close all connections; the next call reopens them."""
+        await self.outage.close()
         await self.endpoints.close()
 
     async def __aenter__(self) -> Self:
@@ -292,7 +302,7 @@ class ChatSession:
 
 
 async def _chat(
-    endpoint: Endpoint, body: dict[str, Any], split: str, timeout: float, pin: PolicyPin | None
+    endpoint: Endpoint, body: dict[str, Any], split: str, timeout: float, pin: PolicyPin | None, meter: Meter
 ) -> ChatCompletion:
     """Send a request and parse the answer. A malformed one is retryable, since the next may be well-formed."""
     headers = None if pin is None else pin.headers
@@ -302,6 +312,7 @@ async def _chat(
     except EndpointError as error:
         raise RetryableEndpointError(error.cause, endpoint.redact(str(error))) from None
     observe(completion.usage)
+    meter.add(completion.usage, endpoint.config)
     if pin is not None:
         version = answer.get("policy_version")
         pin.sampled.note(version if isinstance(version, int) else None)

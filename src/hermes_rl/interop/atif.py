@@ -16,7 +16,17 @@ from typing import Any
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import Failure, FailureSource
 from hermes_rl.core.messages import Message, ToolCall, content_text
-from hermes_rl.core.trajectory import Group, Provenance, Rollout, SampledCall, Sampling, StopReason, ToolUse, Usage
+from hermes_rl.core.trajectory import (
+    TOOL_SCHEMAS,
+    Group,
+    Provenance,
+    Rollout,
+    SampledCall,
+    Sampling,
+    StopReason,
+    ToolUse,
+    Usage,
+)
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.store.records import group_from_record, group_to_record, rollout_from_record, rollout_to_record
 from hermes_rl.version import __version__
@@ -81,7 +91,7 @@ def document(group: Group, rollout: Rollout) -> dict[str, Any]:
             "name": "hermes-rl",
             "version": str(group.provenance.versions.get("hermes-rl", __version__)),
             "model_name": group.provenance.model,
-            "tool_definitions": [dict(schema) for schema in group.tool_schemas],
+            "tool_definitions": [dict(schema) for schema in group.schemas_of(rollout)],
         },
         "steps": steps,
         "final_metrics": {
@@ -95,6 +105,8 @@ def document(group: Group, rollout: Rollout) -> dict[str, Any]:
     del record["messages"], record["sequences"]
     known = rollout_to_record(_read_standard(done))
     about = {key: value for key, value in group_to_record(group).items() if key not in _NOT_OF_THE_GROUP}
+    if TOOL_SCHEMAS in rollout.metadata:
+        about["tool_schemas"] = list(group.tool_schemas)
     done["extra"] = {
         OURS: {
             "group": about,
@@ -114,8 +126,8 @@ def read_group(documents: Sequence[Mapping[str, Any]]) -> Group:
     schemas = documents[0].get("agent", {}).get("tool_definitions") or []
     record = {
         **group_to_record(Group(item_id="", item=None, rollouts=(), provenance=Provenance("", "", "", {}))),
-        **kept[0]["group"],
         "tool_schemas": schemas,
+        **kept[0]["group"],
     }
     return replace(group_from_record(record), rollouts=tuple(rollouts))
 

@@ -1,35 +1,31 @@
-"""The rollout that the current task runs, for environments whose tools answer for a whole turn or end the episode.
+"""The conversation of the rollout that the current task runs, for environments whose tools answer for a whole turn.
 
-Always true: each rollout has its own; tools, `next_user_message` and `compute_reward` of one rollout see the same.
+Always true: each rollout has its own; tools, `next_user_message` and `compute_reward` of one rollout see the same. The
+item, the state and the end of a rollout are the session's (`tools/session.py`).
 """
 
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import Any, Generic, TypeVar
 
 from hermes_rl.agent.loop import HermesAgentLoop
 from hermes_rl.core import observation
 from hermes_rl.core.messages import Message
 
-Item = TypeVar("Item")
-
-_current: ContextVar["LiveRollout[Any] | None"] = ContextVar("live_rollout", default=None)
+_current: ContextVar["LiveRollout | None"] = ContextVar("live_rollout", default=None)
 
 
-class LiveRollout(Generic[Item]):
-    """An item and the agent loop that works on it, which reports itself when it starts."""
+class LiveRollout:
+    """The agent loop of a rollout, which reports itself when it starts."""
 
-    def __init__(self, item: Item) -> None:
-        self.item = item
+    def __init__(self) -> None:
         self.loop: HermesAgentLoop | None = None
 
     @staticmethod
-    def begin(item: Item) -> "LiveRollout[Item]":
-        """Expect the loop of a rollout of this item; call it in `initial_messages`, which comes right before the loop.
+    def begin() -> "LiveRollout":
+        """Expect the loop of a rollout; call it in `initial_messages`, which comes right before the loop.
 
         The task of a rollout has its own context, which ends with it.
         """
-        live = LiveRollout(item)
+        live = LiveRollout()
         _current.set(live)
         observed = observation._observed  # noqa: SLF001 (`observing()` would have to end where the rollout ends)
         outer = observed.get()
@@ -39,7 +35,7 @@ class LiveRollout(Generic[Item]):
         return live
 
     @staticmethod
-    def current() -> "LiveRollout[Any] | None":
+    def current() -> "LiveRollout | None":
         """The rollout of this task; None outside of rollouts."""
         return _current.get()
 
@@ -62,11 +58,6 @@ class LiveRollout(Generic[Item]):
         sent = self.loop._context  # noqa: SLF001 (the only place that keeps the text of the endpoint)
         return [_as_sent(*pair) for pair in zip(self.messages, sent, strict=True)]
 
-    def end(self) -> None:
-        """End the episode once the tools of this turn have answered; the rollout is scored."""
-        if self.loop is not None:
-            self.loop.limits = replace(self.loop.limits, max_tool_calls=0)
-
 
 def _as_sent(recorded: Message, sent: Message) -> Message:
     split = "reasoning_content" in recorded and not any("reasoning" in name for name in sent)
@@ -78,7 +69,7 @@ def _as_sent(recorded: Message, sent: Message) -> Message:
 class _Observer(list[object]):
     """Takes the loop, and hands every part on to the block around it."""
 
-    def __init__(self, live: LiveRollout[Any], outer: list[object] | None) -> None:
+    def __init__(self, live: LiveRollout, outer: list[object] | None) -> None:
         super().__init__()
         self._live, self.outer = live, outer
 

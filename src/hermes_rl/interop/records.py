@@ -54,6 +54,7 @@ class Record:
     tool_seconds: float
     sandbox_seconds: float
     verifier_seconds: float
+    seat: str | None
     components: dict[str, float]
     rollout: Rollout
 
@@ -165,6 +166,7 @@ def _record(rollout: Rollout, item: Any, group: Group | None = None) -> Record:
         tool_seconds=times[Span.TOOL],
         sandbox_seconds=times[Span.SANDBOX],
         verifier_seconds=times[Span.VERIFIER],
+        seat=rollout.seat,
         components=dict(rollout.components),
         rollout=rollout,
     )

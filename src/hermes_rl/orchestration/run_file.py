@@ -14,6 +14,7 @@ from hermes_rl.console.config_options import ConfigSections, read_sections
 from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.private_files import private_folder, write_private
+from hermes_rl.core.validation import problem_text
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.rollout.config import ENDLESS
 
@@ -47,9 +48,16 @@ class EngineEntry(BaseModel):
     model: str = Field(description="Model folder or hub name; a run uses the trainer's base_model.")
     environment: str | None = Field(default=None, description="Python environment with SkyRL; created if not given.")
     rank: int = Field(default=32, ge=1, description="Maximum LoRA rank.")
-    adapters: int = Field(default=8, ge=4, description="LoRA adapters held in memory.")
+    adapters: int | None = Field(
+        default=None, ge=4, description="LoRA adapters held in memory; 8, or fewer when memory is short."
+    )
     micro_batch: int = Field(default=8, ge=0, description="Sequences per forward pass; 0 for the whole batch.")
     samples: int = Field(default=8, ge=0, description="Sequences sampled at once; 0 for no limit.")
+    max_length: int | None = Field(default=None, ge=1, description="Longest sequence, in tokens; default: no limit.")
+    tensor_parallel: int = Field(default=1, ge=1, description="Devices that split every layer.")
+    fsdp: int = Field(default=1, ge=1, description="Devices that share weights and batches.")
+    gradient_checkpointing: bool = Field(default=False, description="Recompute layers to save memory.")
+    cuda: bool = Field(default=False, description="Compute on NVIDIA GPUs; untested.")
 
 
 class ReplicasEntry(BaseModel):
@@ -85,8 +93,13 @@ class RunFile(BaseModel):
     trace: str | None = None
     """Trace collector of all parts."""
     replicas: ReplicasEntry | None = None
+    held_out_items: int = Field(default=0, ge=0)
+    """Held-out items of each environment that is trained on, evaluated before the first step and after the last one, at
+    temperature 0 and at 1; 0 for no evaluation."""
     reach: str | None = None
     """Address on which the API and inference listen for other machines; they require the run's key."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """It stops with a checkpoint after this time, counted from each start."""
 
     def part_of(self, environment: EnvironmentEntry) -> str:
         """The part name of an environment: env, or env-NAME when there are several."""
@@ -95,6 +108,10 @@ class RunFile(BaseModel):
     def fleet_of(self, environment: EnvironmentEntry) -> str:
         """The name of an environment's replicas in `hermes-rl replicas`: the run id when there is one environment."""
         return self.run_id if len(self.environments) == 1 else f"{self.run_id}-{environment.name}"
+
+    @property
+    def trained_on(self) -> list[EnvironmentEntry]:
+        return [entry for entry in self.environments if not entry.evaluation_only]
 
     def as_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -144,5 +161,5 @@ def read_run_file(path: Path) -> RunFile:
     except yaml_text.BadYamlError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {problem_text(item)}" for item in error.errors())
         raise ConfigError(f"{path} is not a valid run file: {problems}") from None

@@ -74,6 +74,10 @@ class RunPaths:
     def curve(self) -> Path:
         return self.folder / "curve.png"
 
+    def evaluation(self, name: str) -> Path:
+        """What `hermes-rl evaluate` writes before the first step or after the last one."""
+        return self.folder / "evaluations" / name
+
     def part(self, part: str) -> Path:
         """Files of one part other than its log: its shim's state, and what an environment serves."""
         return self.folder / "parts" / part
@@ -83,7 +87,7 @@ class RunPaths:
         return self.part(part) / "serve"
 
     def log(self, part: str) -> Path:
-        """`part` is api, trainer, env, env-NAME, engine, export or supervisor."""
+        """`part` is api, trainer, env, env-NAME, engine, export, before-greedy (and so on) or supervisor."""
         return logs_home() / f"{part}_{self.run_id}.log"
 
 

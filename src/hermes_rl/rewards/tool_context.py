@@ -44,6 +44,11 @@ class ToolContext:
         with contextlib.suppress(RuntimeError):
             self._loop = asyncio.get_running_loop()
 
+    @property
+    def state(self) -> Any:
+        """The state of `initial_state`, as the agent's work left it."""
+        return self._session.state
+
     def terminal(self, command: str, timeout: int = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Run a command: {"output", "exit_code", "error"}."""
         answer = self._call_json("terminal", {"command": command, "timeout": timeout})

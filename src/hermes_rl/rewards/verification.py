@@ -62,7 +62,7 @@ class ArtifactError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Artifact:
+class Artifact:
     """A file, or a directory as a tar archive, from the rollout's sandbox, with its path below `artifacts/`."""
 
     relative_path: str
@@ -125,7 +125,7 @@ async def run_in_fresh_sandbox(
     await (await session.sandbox()).end_processes()
     with ExitStack() as opened:
         exported = [
-            await _export_artifact(await session.sandbox(), name, max_artifact_bytes, opened)
+            await export_artifact(await session.sandbox(), name, max_artifact_bytes, opened)
             for name in ([artifacts] if isinstance(artifacts, str) else artifacts)
         ]
         spec = _spec(session.spec or SandboxSpec(), image, network_off=session.pool.capabilities.network_off)
@@ -157,7 +157,7 @@ def _spec(spec: SandboxSpec, image: str | None, *, network_off: bool) -> Sandbox
     return replace(spec, image=image or spec.image, network=False if network_off else None, user=AGENT)
 
 
-async def _export_artifact(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) -> _Artifact:
+async def export_artifact(sandbox: Sandbox, name: str, limit: int, opened: ExitStack) -> Artifact:
     """Copy one artifact out of the rollout's sandbox. It is never unpacked on the host."""
     path = posixpath.normpath(sandbox_path(sandbox, name))
     inside = posixpath.relpath(path, sandbox.workspace)
@@ -186,10 +186,10 @@ async def _export_artifact(sandbox: Sandbox, name: str, limit: int, opened: Exit
     if result.exit_code != 0:
         message = result.stderr.decode(errors="replace").strip()[:500]
         raise ArtifactError(f"artifact {name} could not be read: {message or f'exit code {result.exit_code}'}")
-    return _Artifact(relative_path, data, is_directory)
+    return Artifact(relative_path, data, is_directory)
 
 
-async def _import_artifact(sandbox: Sandbox, artifact: _Artifact, path: str) -> None:
+async def _import_artifact(sandbox: Sandbox, artifact: Artifact, path: str) -> None:
     artifact.data.seek(0)
     if not artifact.is_directory:
         try:

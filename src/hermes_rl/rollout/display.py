@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from hermes_rl.console.live_display import LINE_EVERY, LiveDisplay, console, live_panel, shorten, write_line
+from hermes_rl.console.live_display import LINE_EVERY, LiveDisplay, console, live_panel, shorten, warn, write_line
 from hermes_rl.console.panel import Panel, format_counts, score_text
+from hermes_rl.rollout.in_flight import RolloutsInFlight
 from hermes_rl.rollout.metrics import RolloutCounts
 
 MAX_SPARKLINE_SCORES = 4096
+REFRESH_EVERY = 1.0
+# Rollouts in flight that the panel lists.
+SHOWN_ROLLOUTS = 6
 # Seconds without a finished group after which, and at which interval, the wait is reported.
 SILENCE = 15.0
 
@@ -33,19 +37,20 @@ def progress(
     *,
     title: str | None = None,
     waiting: Callable[[], str] = lambda: "",
+    in_flight: RolloutsInFlight | None = None,
 ) -> Iterator[ProgressReporter]:
-    """Show progress and scores; `done` of the total were finished in an earlier run.
+    """Show progress, scores and the rollouts in flight; `done` of the total were finished in an earlier run.
 
     `waiting` says what is waited for, and what to check, when nothing finishes.
     """
-    screen = console()
+    screen, in_flight = console(), in_flight or RolloutsInFlight()
     if screen.is_terminal:
-        progress_panel = _TerminalProgress(title or what, total, tally, done, waiting)
-        with live_panel(screen, progress_panel.look()) as display, _every(SILENCE, progress_panel.refresh):
+        progress_panel = _TerminalProgress(title or what, total, tally, done, waiting, in_flight)
+        with live_panel(screen, progress_panel.look()) as display, _every(REFRESH_EVERY, progress_panel.refresh):
             progress_panel.display = display
             yield progress_panel
     else:
-        progress_lines = _LineProgress(what, total, tally, done, waiting)
+        progress_lines = _LineProgress(what, total, tally, done, waiting, in_flight)
         progress_lines.write_line()
         with _every(SILENCE / 3, progress_lines.report_silence):
             yield progress_lines
@@ -70,8 +75,17 @@ def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
 
 
 class _TerminalProgress:
-    def __init__(self, title: str, total: int, tally: RolloutCounts, done: int, waiting: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        tally: RolloutCounts,
+        done: int,
+        waiting: Callable[[], str],
+        in_flight: RolloutsInFlight,
+    ) -> None:
         self._title, self._total, self._tally, self._waiting = title, total, tally, waiting
+        self._in_flight = in_flight
         self._done = self._done_before = done
         self._began = self._advanced_at = time.monotonic()
         self.display: LiveDisplay | None = None
@@ -94,6 +108,8 @@ class _TerminalProgress:
             **count_rows(tally),
             "tool calls": f"{tally.tool_calls}, {tally.tool_errors} with an error" if tally.tool_calls else "",
             "tokens": f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion{spent}",
+            "rollouts": self._in_flight.text,
+            **{f"  {rollout.name}": rollout.text for rollout in self._in_flight.oldest(SHOWN_ROLLOUTS)},
         }
         return Panel(
             self._title,
@@ -107,9 +123,17 @@ class _TerminalProgress:
 
 
 class _LineProgress:
-    def __init__(self, what: str, total: int, tally: RolloutCounts, done: int, waiting: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        tally: RolloutCounts,
+        done: int,
+        waiting: Callable[[], str],
+        in_flight: RolloutsInFlight,
+    ) -> None:
         self._what, self._total, self._tally, self._waiting = what, total, tally, waiting
-        self._done = done
+        self._done, self._in_flight, self._diagnosed = done, in_flight, False
         self._printed_at = self._advanced_at = time.monotonic()
 
     def advance(self) -> None:
@@ -117,17 +141,21 @@ class _LineProgress:
         self._advanced_at = time.monotonic()
         if time.monotonic() - self._printed_at >= LINE_EVERY:
             self.write_line()
+            if (problem := self._tally.diagnosis) and not self._diagnosed:
+                self._diagnosed = True
+                warn(problem)
 
     def report_silence(self) -> None:
         now = time.monotonic()
         if now - max(self._printed_at, self._advanced_at) >= SILENCE:
             self._printed_at = now
-            silence = silence_text(now - self._advanced_at, self._waiting())
-            write_line(f"{self._what} {self._done}/{self._total}  {silence}")
+            parts = (silence_text(now - self._advanced_at, self._waiting()), self._in_flight.text)
+            write_line(f"{self._what} {self._done}/{self._total}  {'; '.join(filter(None, parts))}")
 
     def write_line(self) -> None:
         self._printed_at = time.monotonic()
-        write_line(f"{self._what} {self._done}/{self._total}  {score_line(self._tally)}")
+        parts = (score_line(self._tally), self._in_flight.text)
+        write_line(f"{self._what} {self._done}/{self._total}  {'; '.join(filter(None, parts))}")
 
 
 def silence_text(seconds: float, waiting: str) -> str:
@@ -141,6 +169,7 @@ def count_rows(tally: RolloutCounts) -> dict[str, str]:
         "not scored": format_counts(tally.failures),
         "charged": format_counts(tally.charged),
         "withheld": format_counts(tally.withheld_groups),
+        "problem": tally.diagnosis or "",
     }
 
 
@@ -162,12 +191,15 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     table.add_row("groups", str(tally.groups))
     table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
     table.add_row("mean score", _mean(tally.mean, tally.standard_error))
+    for seat, mean in tally.seat_means.items():
+        table.add_row(f"  of {seat}", f"{mean:.4f}")
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
     for name, values in tally.components.items():
         table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
     for label, style, counter in (
         ("stopped", "", tally.stop_reasons),
         ("not scored", "red", tally.failures),
+        ("conversation ended", "", tally.user_ended),
         ("retried", "", tally.retried),
         ("charged to the policy", "yellow", tally.charged),
         ("groups withheld from training", "", tally.withheld_groups),
@@ -178,6 +210,9 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
             table.add_row(styled((f"{label}: {cause}", style)), str(count))
     budget = tally.budget
     table.add_row("tokens", f"{budget.prompt_tokens:,} prompt, {budget.completion_tokens:,} completion")
+    if users := tally.user_counts:
+        tokens = f"{users['prompt_tokens']:,} prompt, {users['completion_tokens']:,} completion tokens"
+        table.add_row("simulated user", f"{users['replies']:,} replies, {tokens}")
     if tally.sequences:
         table.add_row("exact tokens", f"{tally.sampled_tokens:,} sampled, in {tally.sequences:,} sequences")
     if budget.spent is not None:
@@ -185,12 +220,20 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     screen = console()
     screen.print(table)
     if tally.limit:
-        hint = "; raise it and continue with --resume" if "_limit: " in tally.limit else ""
-        screen.print(styled(("ended early", "yellow"), f" by {tally.limit}{hint}"), soft_wrap=True)
+        screen.print(styled(("ended early", "yellow"), f" by {limit_text(tally)}"), soft_wrap=True)
+    if problem := tally.diagnosis:
+        screen.print(styled(("problem", "red"), f": {problem}"), soft_wrap=True)
     for cause, message in tally.examples.items():
         screen.print(styled((cause, "red"), f", for example: {shorten(message)}"), soft_wrap=True)
     for name, value in notes.items():
         screen.print(f"{name}: {value}", soft_wrap=True)
+
+
+def limit_text(tally: RolloutCounts) -> str:
+    """The limit that ended the run, and the next step."""
+    dropped = f"; {tally.dropped} groups in flight were dropped" if tally.dropped else ""
+    hint = "; raise it and continue with --resume" if "_limit: " in (tally.limit or "") else ""
+    return f"{tally.limit}{dropped}{hint}"
 
 
 def _mean(mean: float | None, error: float | None) -> str:

@@ -19,6 +19,7 @@ from hermes_rl.rewards.watchdog import Watchdog
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.display import ProgressReporter
 from hermes_rl.rollout.filters import GroupRules
+from hermes_rl.rollout.in_flight import RolloutsInFlight
 from hermes_rl.rollout.item_rewards import ItemRewards
 from hermes_rl.rollout.metrics import RolloutCounts
 from hermes_rl.rollout.sampler import Draw
@@ -31,16 +32,21 @@ if TYPE_CHECKING:
 
 class Environment(Protocol):
     env_config_cls: ClassVar[Any]
+    replay_noise: ClassVar[Sequence[str]]
+    seats: ClassVar[Sequence[str]]
     config: Any
     server: ServerManager
     tokenizer: Any
     gateway: "GatewayServer | None"
     metrics_path: Path | None
+    artifacts_folder: Path | None
     watchdog: Watchdog | None
     last_evaluation: dict[str, Any] | None
     resume_evaluation: bool
     policy_version: int | None
     item_rewards: ItemRewards
+    in_flight: RolloutsInFlight
+    stand_in_user: Any
     dataset_hash: str | None
 
     def __init__(self, config: HermesAgentEnvConfig, server_configs: Sequence[APIServerConfig]) -> None: ...
@@ -59,6 +65,7 @@ class Environment(Protocol):
     def held_out_ids(self) -> frozenset[str]: ...
     def running(self) -> AbstractContextManager[None]: ...
 
+    def initial_state(self, item: Any) -> Any: ...
     def initial_messages(self, item: Any) -> list[Message]: ...
     def format_prompt(self, item: Any) -> str: ...
     async def compute_reward(self, item: Any, result: AgentResult, ctx: ToolContext) -> float | Reward: ...

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.tolerance import same_score
 from hermes_rl.core.trajectory import TOO_LONG, Rollout
 
 DEFAULT_SHARE = 0.75
@@ -69,14 +70,18 @@ class WholeGroup:
 class DistinctScores:
     """Withhold groups with equal scores: every advantage is zero.
 
-    Such a group adds no gradient, but it takes a place in the batch and shrinks the mean over the others.
+    Such a group adds no gradient, but it takes a place in the batch and shrinks the mean over the others. Scores that
+    differ by rounding are equal: dividing by their deviation would make advantages of the rounding.
     """
 
     tolerance: float = 0.0
 
     def reason(self, rollouts: Sequence[Rollout]) -> str | None:
         scores = [rollout.score for rollout in rollouts if rollout.score is not None and rollout.in_baseline]
-        equal = len(scores) > 1 and max(scores) - min(scores) <= self.tolerance
+        if len(scores) < 2:
+            return None
+        lowest, highest = min(scores), max(scores)
+        equal = highest - lowest <= self.tolerance or same_score(lowest, highest)
         return Withheld.EQUAL_SCORES if equal else None
 
 
@@ -117,9 +122,13 @@ class Retries:
     """Causes that a retry cannot fix."""
 
     def should_retry(self, failure: Failure | None, tries: int) -> bool:
+        return tries <= self.count and self.may_pass(failure)
+
+    def may_pass(self, failure: Failure | None) -> bool:
+        """Whether the same rollout may succeed at another time."""
         if failure is None or failure.cause in self.permanent_causes:
             return False
-        return failure.whose in self.sources and tries <= self.count
+        return failure.whose in self.sources
 
 
 @dataclass(frozen=True, slots=True)

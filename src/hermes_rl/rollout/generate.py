@@ -1,15 +1,19 @@
 """`process`: generate groups concurrently and append each to a JSONL file when it finishes, failed rollouts included.
 
-A group is written whole or not at all. However a run ended, `resume` generates exactly the missing draws, so the file
-then holds the same groups as an uninterrupted run. Only one process writes a file at a time.
+A group is written whole or not at all. However a run ended, `resume` generates exactly the missing draws, and again
+those that an outage spoiled, so the file then holds the same groups as an uninterrupted run. Only one process writes a
+file at a time.
 """
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hermes_rl.console.live_display import write_line
 from hermes_rl.core.author_code import author_line, describe_error
 from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.file_lock import exclusive_lock
@@ -19,10 +23,12 @@ from hermes_rl.rollout.concurrency import Slots, training_concurrency
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.group import provenance
 from hermes_rl.rollout.metrics import RolloutCounts
+from hermes_rl.rollout.resume import set_aside_failed
 from hermes_rl.rollout.sampler import Draw
 from hermes_rl.store.records import RecordWriter, atropos_columns, group_to_record, read_groups, write_document
 
-START_OVER = "with --overwrite or another --env.data_path_to_save_groups"
+OPTION = "--env.data_path_to_save_groups"
+START_OVER = f"with --overwrite or another {OPTION}"
 
 
 async def generate_groups(env: Environment, path: Path, *, resume: bool = False) -> RolloutCounts:
@@ -32,8 +38,12 @@ async def generate_groups(env: Environment, path: Path, *, resume: bool = False)
     """
     budget = Budget.from_config(env.config, env.server.configs)
     tally = RolloutCounts(budget=budget, pass_score=env.config.pass_score)
-    with exclusive_lock(path, "--env.data_path_to_save_groups"):
-        done = finished_draws(env, path, tally) if resume else {}
+    with ExitStack() as locks:
+        locks.enter_context(exclusive_lock(path, OPTION))
+        # The file that replaces it must be locked before it does.
+        relock = partial(_lock, locks)
+        done = finished_draws(env, path, tally, relock) if resume else {}
+        budget.start(env.server.meter)
         store_split(env, path.with_suffix(".split.json"))
         slots = training_slots(env)
         async with slots.adjusting():
@@ -51,8 +61,11 @@ async def _generate_missing(
 
         async def generate(draw: Draw) -> None:
             try:
-                for group in await env.collect_groups(draw.item, draw.number):
-                    await _store_group(env, group, writer, tally)
+                groups = await env.collect_groups(draw.item, draw.number)
+                append_groups(writer, groups)
+                for group in groups:
+                    await _count_group(env, group, tally)
+                env.tools.check()
                 progress.advance()
             except Exception as error:  # noqa: BLE001 (the groups in flight are written first)
                 errors.append(error)
@@ -60,40 +73,62 @@ async def _generate_missing(
                 slots.release()
 
         left = total - len(done)
+        running: set[asyncio.Task[None]] = set()
         while left > 0 and not (tally.limit or errors):
-            async with asyncio.TaskGroup() as groups:
-                while left > 0:
-                    await slots.acquire()
-                    tally.limit = tally.budget.reached_limit()
-                    if tally.limit or errors:
-                        break
-                    try:
-                        draw = await env.next_draw(done)
-                    except Exception as error:  # noqa: BLE001 (get_next_item is author code)
-                        errors.append(error)
-                        break
-                    if draw is None:
-                        slots.release()
-                        break
-                    left -= 1
-                    groups.create_task(generate(draw))
+            with tally.budget.enforced(running):
+                async with asyncio.TaskGroup() as groups:
+                    while left > 0:
+                        await slots.acquire()
+                        tally.limit = tally.budget.reached_limit()
+                        if tally.limit or errors:
+                            break
+                        try:
+                            draw = await env.next_draw(done)
+                        except Exception as error:  # noqa: BLE001 (get_next_item is author code)
+                            errors.append(error)
+                            break
+                        if draw is None:
+                            slots.release()
+                            break
+                        left -= 1
+                        task = groups.create_task(generate(draw))
+                        running.add(task)
+                        task.add_done_callback(partial(group_ended, running, tally))
             if not env.has_backlog:
                 break
-    if tally.limit:
+    if tally.limit or tally.dropped:
         # The groups in flight have used more since.
         tally.limit = tally.budget.reached_limit()
     if errors:
+        write_line(f"{tally.groups} groups are in {path}; continue with --resume")
         raise errors[0]
 
 
-def finished_draws(env: Environment, path: Path, tally: RolloutCounts) -> dict[int, str]:
+def group_ended(running: set["asyncio.Task[None]"], tally: RolloutCounts, task: "asyncio.Task[None]") -> None:
+    """Remove it from the groups in flight, and count it if a limit cancelled it."""
+    running.discard(task)
+    tally.dropped += task.cancelled()
+
+
+def _lock(locks: ExitStack, path: Path) -> None:
+    locks.enter_context(exclusive_lock(path, OPTION))
+
+
+def finished_draws(
+    env: Environment, path: Path, tally: RolloutCounts, replacing: Callable[[Path], None]
+) -> dict[int, str]:
     """Item ids of the draws already in the file, by draw number; adds their groups to the tally and rewards."""
     if not path.exists():
         return {}
     current = provenance(env)
+
+    def check(group: Group) -> None:
+        require_same_provenance(group.provenance, current, path, START_OVER)
+
+    set_aside_failed(path, env.group_rules().retries, check, replacing)
     done: dict[int, str] = {}
     for group in read_groups(path):
-        require_same_provenance(group.provenance, current, path, START_OVER)
+        check(group)
         done[group.draw] = group.item_id
         tally.add(group)
         env.item_rewards.add(group.item_id, group.scores)
@@ -130,18 +165,17 @@ def require_same_provenance(recorded: Provenance, current: Provenance, path: Pat
             )
 
 
-def append_group(writer: RecordWriter, group: Group) -> None:
-    """Append a group; HermesRLError with the way to continue when the write fails."""
+def append_groups(writer: RecordWriter, groups: Sequence[Group]) -> None:
+    """Append the groups of a draw in one write; HermesRLError with the way to continue when it fails."""
     try:
-        writer.write(group_to_record(group))
+        writer.write(*map(group_to_record, groups))
     except OSError as error:
         raise HermesRLError(
             f"{writer.path} cannot be written: {error.strerror}; free some space and continue with --resume"
         ) from error
 
 
-async def _store_group(env: Environment, group: Group, writer: RecordWriter, tally: RolloutCounts) -> None:
-    append_group(writer, group)
+async def _count_group(env: Environment, group: Group, tally: RolloutCounts) -> None:
     tally.add(group)
     env.item_rewards.add(group.item_id, group.scores)
     await report_group(env, group, atropos_columns(group) if group.scored else None)

@@ -9,21 +9,23 @@ import copy
 import hashlib
 import inspect
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.author_code import describe_error
-from hermes_rl.core.errors import Failure, InfrastructureError, VerifierError
+from hermes_rl.core.errors import ConfigError, Failure, InfrastructureError, VerifierError
 from hermes_rl.core.failure_causes import Evidence, evidence_for
+from hermes_rl.core.messages import tool_name
 from hermes_rl.core.observation import observe, observing
-from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, validate_reward
+from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, merge_schemas, validate_reward
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rollout.custom_rollouts import (
     CollectedRows,
@@ -36,8 +38,9 @@ from hermes_rl.rollout.custom_rollouts import (
 )
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import with_agent
-from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
+from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, Start, check_turns, run_rollout
 from hermes_rl.rollout.sampler import content_id
+from hermes_rl.rollout.seats import SeatedEnvironment, run_episode, seat_plan
 from hermes_rl.version import __version__
 
 SEED_RANGE = 2**31
@@ -52,7 +55,7 @@ OPERATIONAL_FIELDS = frozenset(
     "min_items_sent_before_logging include_messages min_batch_allocation tool_pool_size max_live_sandboxes "
     "max_starting_sandboxes sandbox_start_timeout eval_size token_limit spend_limit time_limit metric_sinks shard "
     "rollout_retries rollout_server_token stop_timeout serve_dir evaluation_only concurrency "
-    "engines_file".split()
+    "engines_file agent_artifacts agent_token gateway_host gateway_port gateway_url".split()
 )
 
 
@@ -69,6 +72,7 @@ class GroupPlan:
     run_seed: int
     tool_schemas: Sequence[dict[str, Any]]
     tool_names: frozenset[str]
+    start: Start | None = None
 
     def rollout(self, index: int) -> RolloutPlan:
         return RolloutPlan(
@@ -80,6 +84,7 @@ class GroupPlan:
             valid_tool_names=self.tool_names,
             temperature=self.temperature,
             split="eval" if self.split == "eval" else "train",
+            start=self.start,
         )
 
 
@@ -111,7 +116,9 @@ def plan_group(
 
 
 async def run_groups(env: Environment, plan: GroupPlan) -> list[Group]:
-    """Run the rollouts of an item: one group, or as many as the environment's own `collect_trajectories` returns."""
+    """Run the rollouts of an item: one group, one for each seat, or those of the author's `collect_trajectories`."""
+    if env.seats:
+        return await _run_seat_groups(cast("SeatedEnvironment", env), plan)
     if env.overrides(METHOD):
         return await _run_custom_groups(env, plan)
     return [await _run_own_group(env, plan)]
@@ -128,26 +135,57 @@ async def run_group(
 ) -> Group:
     """Run `size` rollouts of an item at once, all with the same tools.
 
-    If the environment's own `collect_trajectories` returns several groups, they are merged into one.
+    If there are several groups, of seats or from the environment's own `collect_trajectories`, they are merged into
+    one: for evaluations, which compare no rollouts.
     """
+    if env.seats and split != "eval":
+        raise ConfigError(f"{env.display_name()} has a group for each seat: call collect_groups")
     plan = plan_group(env, item, size=size, split=split, temperature=temperature, draw=draw)
     first, *others = await run_groups(env, plan)
     if not others:
         return first
     rollouts = [rollout for group in (first, *others) for rollout in group.rollouts]
-    return replace(first, rollouts=tuple(replace(rollout, index=at) for at, rollout in enumerate(rollouts)))
+    return replace(
+        first,
+        rollouts=tuple(replace(rollout, index=at) for at, rollout in enumerate(rollouts)),
+        # Seats may have different tools.
+        tools=tuple(sorted(plan.tool_names)),
+        tool_schemas=tuple(plan.tool_schemas),
+    )
 
 
 async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
+    if env.seats:
+        raise ConfigError(f"{env.display_name()} has a group for each seat: call collect_groups")
     with tracing.group_span(_span_attributes(env, plan)) as span:
-        async with asyncio.TaskGroup() as work:
-            tasks = [work.create_task(_run_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
+        try:
+            async with asyncio.TaskGroup() as work:
+                tasks = [work.create_task(_run_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
+        except BaseExceptionGroup as errors:
+            # Every failure of a rollout is in its record: this is the end of the run, such as an OutageError.
+            raise errors.exceptions[0] from None
         finished = charge_by_siblings(env, [task.result() for task in tasks])
         rollouts = await apply_group_rewards(env, plan.item, finished)
         group = _make_group(env, plan, rollouts)
         if span.on:
             span.set_attributes(scored=len(group.scored), withheld=group.withheld)
     return group
+
+
+async def _run_seat_groups(env: SeatedEnvironment, plan: GroupPlan) -> list[Group]:
+    """Play `size` episodes: the rollouts of each seat are a group, since only they can be compared with each other."""
+    with tracing.group_span(_span_attributes(env, plan)):
+        async with asyncio.TaskGroup() as work:
+            tasks = [work.create_task(_play_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
+    groups = []
+    for part, seat in enumerate(env.seats):
+        finished = charge_by_siblings(env, [task.result()[seat] for task in tasks if seat in task.result()])
+        if finished:
+            names = frozenset(seat_plan(env, plan.rollout(0), seat).valid_tool_names)
+            schemas = [schema for schema in plan.tool_schemas if schema["function"]["name"] in names]
+            own = replace(plan, tool_names=names, tool_schemas=schemas)
+            groups.append(_make_group(env, own, [rollout for rollout, _ in finished], part=part))
+    return groups
 
 
 def _span_attributes(env: Environment, plan: GroupPlan) -> dict[str, Any]:
@@ -157,6 +195,8 @@ def _span_attributes(env: Environment, plan: GroupPlan) -> dict[str, Any]:
 
 async def collect_rollout(env: Environment, item: Any) -> Rollout:
     """One of our rollouts, for `super().collect_trajectory(item)` or a direct call."""
+    if env.seats:
+        raise ConfigError(f"{env.display_name()} has a rollout for each seat: call collect_groups")
     plans = current_plans.get()
     if plans is None:
         return (await own_rollout(env, plan_group(env, item, size=1).rollout(0))).rollout
@@ -175,7 +215,7 @@ async def collect_own_group(env: Environment, item: Any) -> Group:
 
 async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
     """The groups of the environment's own `collect_trajectories`; a failed call is retried like a rollout."""
-    retries, tries = env.group_rules().retries, 1
+    retries, tries, outage = env.group_rules().retries, 1, env.server.outage
     if plan.split == "eval":
         # The author's code reads the number of rollouts and the temperature from its configuration.
         env = copy.copy(env)
@@ -184,6 +224,8 @@ async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
     seconds = env.config.worker_timeout * (1 + retries.count) + GROUP_GRACE
     with tracing.group_span(_span_attributes(env, plan)):
         while True:
+            await outage.over()
+            began = time.monotonic()
             token = _current_group.set(plan)
             try:
                 collected = await call_author(
@@ -191,6 +233,10 @@ async def _run_custom_groups(env: Environment, plan: GroupPlan) -> list[Group]:
                 )
             finally:
                 _current_group.reset(token)
+            # Author code may have caught an OutageError.
+            await outage.over()
+            if await outage.caused(collected.failure, began):
+                continue
             if not retries.should_retry(collected.failure, tries):
                 break
             tries += 1
@@ -228,13 +274,14 @@ def _make_group(
     withheld = None
     if plan.split != "eval":
         rollouts, withheld = env.group_rules().apply(rollouts)
+    schemas, rollouts = merge_schemas(plan.tool_schemas, rollouts)
     return Group(
         item_id=plan.item_id,
         item=plan.item,
         rollouts=tuple(replace(rollout, index=at) for at, rollout in enumerate(rollouts)),
         provenance=source,
-        tools=tuple(sorted(plan.tool_names)),
-        tool_schemas=tuple(plan.tool_schemas),
+        tools=tuple(sorted(plan.tool_names or map(tool_name, schemas))),
+        tool_schemas=tuple(schemas),
         split=plan.split,
         id=group_id(source.config_hash, plan.split, plan.draw, plan.item_id, part),
         draw=plan.draw,
@@ -283,21 +330,43 @@ def source_hash(cls: type) -> str:
 
 
 async def _run_with_retries(env: Environment, plan: RolloutPlan) -> FinishedRollout:
-    """Run a rollout, retrying it when the rules allow; earlier failures go into its metadata."""
     run = run_custom_rollout if env.overrides("collect_trajectory") else run_rollout
-    retries = env.group_rules().retries
+
+    async def attempt() -> dict[str, FinishedRollout]:
+        return {"": await run(env, plan)}
+
+    return (await _with_retries(env, attempt))[""]
+
+
+async def _play_with_retries(env: SeatedEnvironment, plan: RolloutPlan) -> dict[str, FinishedRollout]:
+    return await _with_retries(env, partial(run_episode, env, plan))
+
+
+async def _with_retries(
+    env: Environment, attempt: Callable[[], Awaitable[dict[str, FinishedRollout]]]
+) -> dict[str, FinishedRollout]:
+    """Make rollouts that fail together, again when the rules allow; earlier failures go into the first's metadata.
+
+    A try that an outage ended does not count as one, and the next begins when the outage is over.
+    """
+    retries, outage = env.group_rules().retries, env.server.outage
     earlier: list[str] = []
-    earlier_usage = Usage()
+    earlier_usage, tries = Usage(), 1
     while True:
-        rollout, result = await run(env, plan)
-        if not retries.should_retry(rollout.failure, len(earlier) + 1):
-            break
+        await outage.over()
+        began = time.monotonic()
+        made = await attempt()
+        name, (rollout, result) = next(iter(made.items()))
+        if not await outage.caused(rollout.failure, began):
+            if not retries.should_retry(rollout.failure, tries):
+                break
+            tries += 1
         earlier.append(str(rollout.failure))
-        earlier_usage += rollout.usage
+        earlier_usage = sum((each.rollout.usage for each in made.values()), earlier_usage)
     if earlier:
         attempts = {"earlier_failures": earlier, "earlier_usage": asdict(earlier_usage)}
-        rollout = replace(rollout, metadata={**rollout.metadata, **attempts})
-    return FinishedRollout(rollout, result)
+        made[name] = FinishedRollout(replace(rollout, metadata={**rollout.metadata, **attempts}), result)
+    return made
 
 
 def charge_by_siblings(env: Environment, finished: Sequence[FinishedRollout]) -> list[FinishedRollout]:
@@ -332,6 +401,8 @@ async def apply_group_rewards(env: Environment, item: Any, finished: Sequence[Fi
         rewards = (
             None if returned is None else _check_count([validate_reward(value) for value in returned], len(scored))
         )
+        for index, reward in zip(scored, rewards or (), strict=False):
+            check_turns(reward, finished[index].result)
     except InfrastructureError as error:
         return _without_scores(rollouts, error.failure)
     except Exception as error:  # noqa: BLE001 (author code may raise anything)
@@ -343,7 +414,13 @@ async def apply_group_rewards(env: Environment, item: Any, finished: Sequence[Fi
 
 
 def with_reward(rollout: Rollout, reward: Reward) -> Rollout:
-    return replace(rollout, score=reward.score, components=reward.components, turn_scores=reward.turns)
+    return replace(
+        rollout,
+        score=reward.score,
+        components=reward.components,
+        turn_scores=tuple(reward.turns),
+        notes={**rollout.notes, **reward.notes},
+    )
 
 
 def _check_count(rewards: list[Reward], count: int) -> list[Reward]:

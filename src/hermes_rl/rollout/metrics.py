@@ -9,8 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_rl.core.trajectory import Group, Rollout
+from hermes_rl.core.group_means import GroupMeans
+from hermes_rl.core.tolerance import passes
+from hermes_rl.core.trajectory import Group, Rollout, StopReason
 from hermes_rl.rollout.budget import Budget
+from hermes_rl.rollout.diagnosis import OfferedTools
+
+USER_COUNTS = ("replies", "prompt_tokens", "completion_tokens")
 
 
 @dataclass
@@ -18,7 +23,9 @@ class RolloutCounts:
     groups: int = 0
     rollouts: int = 0
     scores: list[float] = field(default_factory=list)
-    score_sum: float = 0.0
+    group_means: GroupMeans = field(default_factory=GroupMeans)
+    seats: dict[str, list[float]] = field(default_factory=dict)
+    """The scores of each seat, in environments with several agents."""
     failures: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     stop_reasons: Counter[str] = field(default_factory=Counter)
@@ -30,19 +37,29 @@ class RolloutCounts:
     retried: Counter[str] = field(default_factory=Counter)
     charged: Counter[str] = field(default_factory=Counter)
     """Failures that the policy can have caused, in rollouts that are scored."""
+    user_ended: Counter[str] = field(default_factory=Counter)
+    """Why simulated users ended their conversations."""
+    user_counts: Counter[str] = field(default_factory=Counter)
+    """Their replies and tokens."""
     sequences: int = 0
     sampled_tokens: int = 0
     breaches: Counter[str] = field(default_factory=Counter)
     budget: Budget = field(default_factory=Budget)
     limit: str | None = None
     """The limit that ended the run early."""
+    dropped: int = 0
+    """Groups in flight that were cancelled for exceeding the limit."""
     pass_score: float = 1.0
+    offered_tools: OfferedTools = field(default_factory=OfferedTools)
 
     def add(self, group: Group) -> None:
         self.groups += 1
+        self.group_means.add(group.scores)
         if group.withheld is not None:
             self.withheld_groups[group.withheld] += 1
         self.add_rollouts(group.rollouts)
+        if not self.tool_calls:
+            self.offered_tools.add(group)
 
     def add_rollouts(self, rollouts: Iterable[Rollout]) -> None:
         for rollout in rollouts:
@@ -53,6 +70,9 @@ class RolloutCounts:
             self.retried.update(rollout.metadata.get("earlier_failures", ()))
             charged: Mapping[str, str] = rollout.metadata.get("charged", {}) if rollout.scored else {}
             self.charged.update(charged.keys())
+            if user := rollout.metadata.get("user"):
+                self.user_ended[user.get("ended", "by the agent")] += 1
+                self.user_counts.update({name: user.get(name, 0) for name in USER_COUNTS})
             self.examples.update({cause: text for cause, text in charged.items() if cause not in self.examples})
             self.sequences += len(rollout.sequences)
             self.sampled_tokens += sum(sum(sequence.mask) for sequence in rollout.sequences)
@@ -67,25 +87,36 @@ class RolloutCounts:
                 self.examples.setdefault(cause, rollout.failure.message)
             elif rollout.score is not None:
                 self.scores.append(rollout.score)
-                self.score_sum += rollout.score
+                if rollout.seat is not None:
+                    self.seats.setdefault(rollout.seat, []).append(rollout.score)
                 self.stop_reasons[str(rollout.stop_reason)] += 1
 
     @property
     def mean(self) -> float | None:
-        return self.score_sum / len(self.scores) if self.scores else None
+        """Over groups, so that one with failed rollouts counts as much as any other."""
+        return self.group_means.mean
+
+    @property
+    def seat_means(self) -> dict[str, float]:
+        """The mean score of each seat: that of all seats of a game is often a constant."""
+        return {seat: statistics.fmean(scores) for seat, scores in sorted(self.seats.items())}
 
     @property
     def percent_correct(self) -> float | None:
         """Share of scored rollouts that passed, from 0 to 1: Atropos uses this name for a fraction."""
-        return sum(score >= self.pass_score for score in self.scores) / len(self.scores) if self.scores else None
+        passed = sum(passes(score, self.pass_score) for score in self.scores)
+        return passed / len(self.scores) if self.scores else None
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean over independent rollouts; None with fewer than two scores or on overflow."""
-        try:
-            return statistics.stdev(self.scores) / len(self.scores) ** 0.5 if len(self.scores) > 1 else None
-        except OverflowError:
+        return self.group_means.standard_error
+
+    @property
+    def diagnosis(self) -> str | None:
+        """Why no rollout called a tool, with the next step; None if one did, none could, or one passed without."""
+        if self.tool_calls or self.percent_correct:
             return None
+        return self.offered_tools.diagnose(unparsed=self.stop_reasons[str(StopReason.UNPARSED_TOOL_CALL)])
 
     def summary(self) -> dict[str, Any]:
         """The counts as a JSON object."""
@@ -96,6 +127,7 @@ class RolloutCounts:
             "mean_score": self.mean,
             "standard_error": self.standard_error,
             "percent_correct": self.percent_correct,
+            **({"seats": self.seat_means} if self.seats else {}),
             "stop_reasons": dict(self.stop_reasons),
             "failures": dict(self.failures),
             "failure_examples": self.examples,
@@ -108,9 +140,16 @@ class RolloutCounts:
             "charged": dict(self.charged),
             "prompt_tokens": self.budget.prompt_tokens,
             "completion_tokens": self.budget.completion_tokens,
+            **({"user_ended": dict(self.user_ended), **_named(self.user_counts)} if self.user_ended else {}),
             "sequences": self.sequences,
             "sampled_tokens": self.sampled_tokens,
             "token_breaches": dict(self.breaches),
             "spent": self.budget.spent,
             "limit": self.limit,
+            "dropped": self.dropped,
+            "diagnosis": self.diagnosis,
         }
+
+
+def _named(counts: Counter[str]) -> dict[str, int]:
+    return {f"user_{name}": count for name, count in counts.items()}

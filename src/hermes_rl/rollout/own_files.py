@@ -30,7 +30,7 @@ _LIBRARIES = [
 _PROGRAMS = tuple(map(Path, PATH.split(":")))
 _NEEDED = (*_PROGRAMS, *map(Path, _LIBRARIES))
 # Settings that name what a sandbox is made of or runs.
-_SHOWN_SETTINGS = ("agent_command", "sandbox_image")
+_SHOWN_SETTINGS = ("agent_command", "agent_artifacts", "sandbox_image")
 
 
 def environment_files(environment: type, config: BaseModel) -> list[Path]:

@@ -1,5 +1,6 @@
 """The pool: limits how many sandboxes are live and how many are starting, and closes every sandbox it handed out.
 
+Backends that are not given are opened when the first sandbox is needed: a game needs none at all.
 A start that fails with an infrastructure error is retried, on another backend instance if there are several.
 Sandboxes for verification have capacity of their own: otherwise rollouts that all wait for verification would deadlock.
 """
@@ -8,13 +9,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hermes_rl import tracing
-from hermes_rl.core.errors import SandboxError
+from hermes_rl.core.errors import ConfigError, SandboxError
 from hermes_rl.sandbox.protocol import PROBE_TIMEOUT, Backend, Sandbox
 from hermes_rl.sandbox.spec import Capabilities, SandboxSpec
 from hermes_rl.sandbox.subprocess_vfork import shield_until_done
@@ -37,19 +38,25 @@ class _PoolBackend:
 class SandboxPool:
     """Sandboxes of one or more backends. `start_failures` counts failed start attempts by cause.
 
-    `hidden` are files of this machine that none of them shows, in addition to those of each spec.
+    `hidden` are files of this machine that none of them shows, in addition to those of each spec. `opening` opens the
+    backends, if they are not given.
     """
 
     def __init__(
         self,
-        backend: Backend | Sequence[Backend],
+        backend: Backend | Sequence[Backend] = (),
         *,
+        opening: Callable[[], Awaitable[Sequence[Backend]]] | None = None,
         max_live: int = 64,
         max_starting: int = 8,
         start_timeout: float = 120.0,
         hidden: Sequence[Path] = (),
     ) -> None:
         self._slots = [_PoolBackend(each) for each in (backend if isinstance(backend, Sequence) else [backend])]
+        self._opening = opening
+        self._open_lock = asyncio.Lock()
+        self.open_error: ConfigError | SandboxError | None = None
+        """Why the backends could not be opened. They are tried once."""
         self.close_failures = 0
         self.start_failures: Counter[str] = Counter()
         self._start_timeout = start_timeout
@@ -58,6 +65,16 @@ class SandboxPool:
         self._starting = asyncio.Semaphore(max_starting)
         self._live: dict[Sandbox, tuple[_PoolBackend, bool]] = {}
         self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the backends are known, and with them `backend` and `capabilities`."""
+        return bool(self._slots)
+
+    @property
+    def isolates_files(self) -> bool:
+        """Whether nothing that runs in a sandbox touches the files of this machine."""
+        return not self.is_open or self.capabilities.isolates_files
 
     @property
     def backend(self) -> Backend:
@@ -71,6 +88,22 @@ class SandboxPool:
     def live(self) -> int:
         return len(self._live)
 
+    async def open(self) -> None:
+        """Open the backends, unless they are open."""
+        if self._opening is not None and not self.is_open:
+            async with self._open_lock:
+                await self._open_once(self._opening)
+
+    async def _open_once(self, opening: Callable[[], Awaitable[Sequence[Backend]]]) -> None:
+        if self.open_error is not None:
+            raise self.open_error
+        if not self.is_open:
+            try:
+                self._slots = [_PoolBackend(each) for each in await opening()]
+            except (ConfigError, SandboxError) as error:
+                self.open_error = error
+                raise
+
     @asynccontextmanager
     async def sandbox(self, spec: SandboxSpec | None = None, *, verifying: bool = False) -> AsyncIterator[Sandbox]:
         sandbox = await self.acquire(spec, verifying=verifying)
@@ -81,6 +114,11 @@ class SandboxPool:
 
     async def acquire(self, spec: SandboxSpec | None = None, *, verifying: bool = False) -> Sandbox:
         """Start a sandbox once there is capacity. SandboxError if all attempts fail."""
+        try:
+            await self.open()
+        except ConfigError as error:
+            # A setting that is wrong is no fault of the rollout that needed it first.
+            raise SandboxError("start", str(error)) from error
         if self._hidden:
             spec = spec or SandboxSpec()
             spec = replace(spec, hidden=(*spec.hidden, *self._hidden))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +12,7 @@ from hermes_rl.console.live_display import LINE_EVERY, REFRESH, LiveDisplay, con
 from hermes_rl.console.panel import Panel, format_counts
 from hermes_rl.rollout.config import ENDLESS
 from hermes_rl.rollout.display import MAX_SPARKLINE_SCORES, count_rows
+from hermes_rl.rollout.in_flight import RolloutsInFlight
 from hermes_rl.rollout.metrics import RolloutCounts
 
 RATE_WINDOW = 60.0
@@ -52,6 +53,9 @@ class ServeStats:
     waiting: str | None = None
     engines: str | None = None
     """Load of the inference engines, where concurrency adapts to it."""
+    outage: Callable[[], str] = lambda: ""
+    """The pause for endpoints that do not answer, in words; empty while there is none."""
+    in_flight: RolloutsInFlight = field(default_factory=RolloutsInFlight)
     delivery: DeliveryStats | None = None
     withheld_by_api: Mapping[str, int] = field(default_factory=dict)
     evaluating: str | None = None
@@ -81,10 +85,12 @@ def stats_rows(stats: ServeStats) -> dict[str, str]:
     version = "not known yet" if stats.version is None else f"version {stats.version}{step} of {stats.total_steps}"
     texts = {
         "state": stats.state,
+        "paused": stats.outage(),
         "waiting": stats.waiting or "",
         "policy": version,
         "rollouts": f"{stats.running} running of {stats.groups_begun * stats.group_size} started; "
         f"{stats.groups_running} of {stats.max_groups} groups at once",
+        "turns": stats.in_flight.text,
         "engines": stats.engines or "",
         "groups": f"{tally.groups} made, {stats.rate():.2f} per second",
         **count_rows(tally),

@@ -91,6 +91,7 @@ class InFlightGroups:
                 if self._history is not None:
                     self._history.add(group)
                 await report_group(self._env, group, columns)
+            self._env.tools.check()
         except Exception as error:  # noqa: BLE001 (other groups in flight must survive any error)
             self.errors.append(error)
 

@@ -18,6 +18,7 @@ from hermes_rl.api.schemas import EnvironmentRegistration
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.secrets import resolve_key
 from hermes_rl.core.shutdown import Stopped, StopSignal
+from hermes_rl.core.validation import problem_text
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.concurrency import training_concurrency
 from hermes_rl.rollout.environment_protocol import Environment
@@ -56,7 +57,7 @@ def build_registration(env: Environment) -> EnvironmentRegistration:
         [first, *_] = error.errors()
         flags = {"weight": "inference_weight", "minimum": "min_batch_allocation"}
         field = str(first["loc"][0])
-        raise ConfigError(f"--env.{flags.get(field, field)}: {first['msg']}, got {first['input']!r}") from None
+        raise ConfigError(f"--env.{flags.get(field, field)}: {problem_text(first)}, got {first['input']!r}") from None
 
 
 async def join(connection: ApiConnection, env: Environment, stats: ServeStats) -> tuple[Destination, ResumeState]:
@@ -87,6 +88,8 @@ def initial_stats(env: Environment) -> ServeStats:
         tally=RolloutCounts(budget=Budget.from_config(config, env.server.configs), pass_score=config.pass_score),
         max_groups=training_concurrency(env.config, len(env.server.configs)).fixed,
         group_size=config.group_size,
+        outage=lambda: env.server.outage.text,
+        in_flight=env.in_flight,
     )
 
 

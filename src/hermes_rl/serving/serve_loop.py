@@ -92,6 +92,7 @@ class ServeLoop:
         self._granted = 0
         """Groups that may start once their items arrive."""
         stats.delivery, stats.withheld_by_api = delivery, destination.withheld
+        stats.tally.budget.start(env.server.meter)
 
     async def run(self) -> ServeResult:
         stats, flight = self._stats, self._in_flight

@@ -41,6 +41,8 @@ GROUP_FIELDS = {"tools": list, "provenance": dict, "group_overrides": dict}
 ITEM_FIELDS = {"tool_schemas": list}
 ROLLOUT_FIELDS = {"components": dict, "turn_scores": list, "usage": dict, "sampling": list}
 CONVERSATION_FIELDS = {"messages": list, "tool_uses": list, "timings": list, "metadata": dict}
+# Left out where they are empty, as they nearly always are, and in older groups.
+SPARSE_FIELDS = ("states", "notes")
 
 
 class Columns(NamedTuple):
@@ -96,7 +98,7 @@ class GroupView:
 
     @cached_property
     def conversations(self) -> list[dict[str, Any]]:
-        """Messages, tool uses, timings and metadata of each rollout."""
+        """Messages, tool uses, timings and metadata of each rollout; its states and notes if it has any."""
         return self._for_each_rollout("conversations", CONVERSATION_FIELDS)
 
     def _for_each_rollout(self, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
@@ -109,7 +111,7 @@ class GroupView:
 def encode(group: Group) -> bytes:
     """The group in the binary format; BadGroupError for a value it cannot hold, such as a NaN logprob."""
     records = [rollout_to_record(rollout) for rollout in group.rollouts]
-    conversations = [{name: record.pop(name) for name in CONVERSATION_FIELDS} for record in records]
+    conversations = [_conversation(record) for record in records]
     for record in records:
         sequences = record.pop("sequences")
         record["sampling"] = [sequence["sampling"] for sequence in sequences]
@@ -136,6 +138,15 @@ def encode(group: Group) -> bytes:
             json_part("conversations", conversations),
         ]
     )
+
+
+def _conversation(record: dict[str, Any]) -> dict[str, Any]:
+    """Move the fields of a conversation out of a rollout's record, and leave out what is empty."""
+    conversation = {name: record.pop(name) for name in CONVERSATION_FIELDS}
+    conversation |= {name: value for name in SPARSE_FIELDS if (value := record.pop(name))}
+    if record["seat"] is None:
+        del record["seat"]
+    return conversation
 
 
 def decode(data: Bytes, *, limit: int = MAX_JSON_BYTES) -> Group:

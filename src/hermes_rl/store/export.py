@@ -66,7 +66,7 @@ class Sft:
             parts = {"prompt": prompt, "completion": completion} if self.split_prompt else None
             yield {
                 **(parts or {"messages": prompt + completion}),
-                "tools": list(group.tool_schemas),
+                "tools": group.schemas_of(rollout),
                 "score": rollout.score,
                 "item_id": group.item_id,
             }
@@ -112,7 +112,7 @@ class Dpo:
             "prompt": prompt,
             "chosen": chosen,
             "rejected": rejected,
-            "tools": list(group.tool_schemas),
+            "tools": group.schemas_of(better),
             "chosen_score": better.score,
             "rejected_score": worse.score,
             "item_id": group.item_id,

@@ -26,10 +26,13 @@ from hermes_rl.core.trajectory import (
     StopReason,
     Timing,
     ToolUse,
+    TurnState,
     Usage,
 )
 
-FORMAT = "hermes-rl/group/2"
+FORMAT = "hermes-rl/group/3"
+# Version 2 has no states, notes and seat.
+READABLE = ("hermes-rl/group/2", FORMAT)
 TAIL_BYTES = 65_536
 
 
@@ -71,6 +74,9 @@ def rollout_to_record(rollout: Rollout) -> dict[str, Any]:
         "seconds": rollout.seconds,
         "sequences": [_sequence_to_record(sequence) for sequence in rollout.sequences],
         "withheld": rollout.withheld,
+        "states": [state._asdict() for state in rollout.states],
+        "notes": dict(rollout.notes),
+        "seat": rollout.seat,
         "metadata": dict(rollout.metadata),
     }
 
@@ -115,7 +121,7 @@ def atropos_item(rollout: Rollout) -> dict[str, Any] | None:
 
 def group_from_record(record: Mapping[str, Any]) -> Group:
     """The group of a record; ConfigError for another format or version."""
-    if record.get("format") != FORMAT:
+    if record.get("format") not in READABLE:
         raise ConfigError(f"the record has format {record.get('format')!r}; this version reads {FORMAT!r}")
     return Group(
         item_id=record["item_id"],
@@ -155,6 +161,9 @@ def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
         seconds=record["seconds"],
         sequences=tuple(_sequence_from_record(sequence) for sequence in record["sequences"]),
         withheld=record["withheld"],
+        states=tuple(TurnState(state["turn"], state["value"]) for state in record.get("states") or ()),
+        notes={str(name): str(note) for name, note in (record.get("notes") or {}).items()},
+        seat=record.get("seat"),
         metadata=record["metadata"],
     )
 
@@ -176,14 +185,16 @@ class RecordWriter:
             self._file = open_private(path, flags)
         self._cut_torn_line()
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one line; a failed write leaves none of it behind."""
-        line = memoryview(fast_json.dumps(record) + b"\n")
+    def write(self, *records: Mapping[str, Any]) -> None:
+        """Append a line for each record; a failed write leaves none of them behind."""
+        lines = memoryview(b"".join(fast_json.dumps(record) + b"\n" for record in records))
+        begin = os.fstat(self._file).st_size
         try:
-            while line:
-                line = line[os.write(self._file, line) :]
+            while lines:
+                lines = lines[os.write(self._file, lines) :]
         except OSError:
-            self._cut_torn_line()
+            if os.fstat(self._file).st_size > begin:
+                os.ftruncate(self._file, begin)
             raise
 
     def sync(self) -> None:

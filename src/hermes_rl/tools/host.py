@@ -14,7 +14,9 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.observation import observe
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.spec import SandboxSpec
+from hermes_rl.tools.faults import ToolFaults
 from hermes_rl.tools.registry import tools_by_name
+from hermes_rl.tools.selection import OWN_TOOLS
 from hermes_rl.tools.session import ToolSession
 from hermes_rl.tools.tool import Tool
 from hermes_rl.tools.toolset import OpenToolset
@@ -48,7 +50,9 @@ class ToolHost:
         self._terminal_timeout, self._max_command_seconds = terminal_timeout, max_command_seconds
         self._sandbox_lifetime = sandbox_lifetime
         self._spec = spec
+        self._own_tools = frozenset(tool.name for tool in self.toolsets.get(OWN_TOOLS, OpenToolset(())).tools)
         self._sessions: dict[str, ToolSession] = {}
+        self.faults = ToolFaults()
         self.report: Callable[[str], object] = warn
         """Prints a warning about the environment; callers with their own display replace it."""
         self._warned: set[str] = set()
@@ -66,6 +70,7 @@ class ToolHost:
                 services=self._services,
                 spec=_item_spec.get() or self._spec,
                 sandbox_lifetime=self._sandbox_lifetime,
+                own_tools=self._own_tools,
             )
             observe(self._sessions[task_id])
         return self._sessions[task_id]
@@ -75,6 +80,12 @@ class ToolHost:
         if key not in self._warned:
             self._warned.add(key)
             self.report(message)
+
+    def check(self) -> None:
+        """Raise the error that ends the run: no sandbox can be started, or the environment's own tools are broken."""
+        if self.pool.open_error is not None:
+            raise self.pool.open_error
+        self.faults.check()
 
     async def close_session(self, task_id: str) -> None:
         session = self._sessions.pop(task_id, None)

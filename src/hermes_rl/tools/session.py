@@ -5,27 +5,42 @@ policy's work, so the next use of it fails.
 """
 
 import asyncio
+import inspect
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from functools import cache, cached_property
+from random import Random
+from typing import Any, Generic, NamedTuple, cast
+
+from typing_extensions import TypeVar
 
 from hermes_rl import tracing
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import Failure, InfrastructureError, SandboxError, failure_of
+from hermes_rl.core.author_code import describe_error
+from hermes_rl.core.errors import EnvironmentCodeError, Failure, InfrastructureError, SandboxError, failure_of
 from hermes_rl.core.failure_causes import Evidence, evidence_for
-from hermes_rl.core.trajectory import Span, Timing
+from hermes_rl.core.trajectory import Span, StepReward, Timing, TurnState
 from hermes_rl.sandbox.pool import SandboxPool
 from hermes_rl.sandbox.protocol import Sandbox
 from hermes_rl.sandbox.spec import SandboxSpec
 from hermes_rl.tools.tool import Tool, ToolUseError
 
 T = TypeVar("T")
+State = TypeVar("State", default=Any)
 
 DEADLINE_GRACE = 1.0
 # Seconds beyond the policy's deadline after which a call is stopped, whatever its own timeouts are.
 CALL_GRACE = 5.0
+# Of one rollout, as JSON: a record must stay readable.
+MAX_STATE_BYTES = 2**20
+
+
+# Whose prompt or user message is made in this task, for authors' methods that take a session.
+_current: ContextVar["ToolSession | None"] = ContextVar("current_session", default=None)
 
 
 class ToolOutcome(NamedTuple):
@@ -52,7 +67,12 @@ class BackgroundProcess:
 
 
 @dataclass
-class ToolSession:
+class ToolSession(Generic[State]):
+    """What a tool knows of its rollout: the item, the state, the sandbox, and how to reward or end the rollout.
+
+    `ToolSession[MyState]` types `state`.
+    """
+
     task_id: str
     tools: Mapping[str, Tool]
     pool: SandboxPool
@@ -71,6 +91,30 @@ class ToolSession:
     """Time in which the reward waited for what the policy left, without the start of sandboxes."""
     timings: list[Timing] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
+    item: Any = None
+    state: State = cast("State", None)  # noqa: RUF009 (nothing is called when a session is made)
+    """What `initial_state` returned. Tools may change it or assign another."""
+    seat: str | None = None
+    """Whose session it is, in an environment with several agents."""
+    seed: int = 0
+    turn: int = 0
+    """The model's current answer, counted from 1; 0 before the first."""
+    end_reason: str | None = None
+    """Why the environment ended the rollout; None while it goes on."""
+    steps: list[StepReward] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What parts of the environment add to the rollout's metadata."""
+    replayed_reply: tuple[str | None] | None = None
+    """In a replay, what the simulated user said to this answer; it is not asked again."""
+    own_tools: Collection[str] = ()
+    """The names of the environment's own tools."""
+    stateful: bool = False
+    """Whether the environment has a state. Its own tools run one after another then, in the order of the calls."""
+    state_problem: str | None = None
+    """Why the state is not recorded."""
+    _states: list[tuple[int, bytes]] = field(default_factory=list)
+    _own_calls: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _own_task: asyncio.Task[Any] | None = None
     _resources: dict[str, Any] = field(default_factory=dict)
     _exit_stack: AsyncExitStack | None = None
     _sandbox: Sandbox | None = None
@@ -80,6 +124,49 @@ class ToolSession:
     _closed: bool = False
     _policy_ended: bool = False
     _broken_inside: bool | None = None
+
+    @cached_property
+    def rng(self) -> Random:
+        """A random generator of this rollout alone; the same seed gives the same numbers."""
+        return Random(f"{self.seed}/session")
+
+    def end(self, reason: str = "done") -> None:
+        """End the rollout after the results of this turn. The first reason counts.
+
+        Nothing happens when the agent has already stopped, as in the reward.
+        """
+        if self.end_reason is None and not self._policy_ended:
+            self.end_reason = reason
+
+    def reward(self, value: float, note: str = "") -> None:
+        """Add a step reward to this turn. Nothing happens when the agent has already stopped, as in the reward."""
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"session.reward({value!r}): a step reward must be finite")
+        if self.turn == 0:
+            raise ValueError(f"session.reward({value!r}) before the first answer: there is no turn to reward")
+        if not self._policy_ended:
+            self.steps.append(StepReward(self.turn, number, note))
+
+    def note_state(self) -> None:
+        """Record the state, if the environment has one and this turn changed it."""
+        if not self.stateful or self.state_problem is not None:
+            return
+        try:
+            text = fast_json.dumps_plain(self.state)
+        except TypeError as error:
+            self.state_problem = str(error)
+            return
+        if self._states and self._states[-1][1] == text:
+            return
+        if sum(len(earlier) for _, earlier in self._states) + len(text) > MAX_STATE_BYTES:
+            self.state_problem = f"the states of a rollout are longer than {MAX_STATE_BYTES} bytes"
+            return
+        self._states.append((self.turn, text))
+
+    def states(self) -> tuple[TurnState, ...]:
+        """The recorded states; each is that after its turn."""
+        return tuple(TurnState(turn, fast_json.loads(text)) for turn, text in self._states)
 
     async def sandbox(self) -> Sandbox:
         """The rollout's sandbox; SandboxError when it cannot start or the session is closed."""
@@ -129,6 +216,7 @@ class ToolSession:
 
     @property
     def policy_ended(self) -> bool:
+        """Whether the agent's work is over; what comes now is the reward's."""
         return self._policy_ended
 
     async def charge(self, error: Exception) -> bool:
@@ -181,6 +269,22 @@ class ToolSession:
         tool = self.tools.get(name)
         if tool is None:
             return ToolOutcome.refusal(f"unknown tool {name!r}; available: {', '.join(sorted(self.tools))}")
+        own = name in self.own_tools
+        # A tool may call another.
+        nested = self._own_task is not None and self._own_task is asyncio.current_task()
+        if not (own and self.stateful) or nested:
+            return await self._run_checked(tool, arguments, own=own)
+        async with self._own_calls:
+            self._own_task = asyncio.current_task()
+            try:
+                return await self._run_checked(tool, arguments, own=own)
+            finally:
+                self._own_task = None
+
+    async def _run_checked(self, tool: Tool, arguments: Mapping[str, Any], *, own: bool) -> ToolOutcome:
+        if self.end_reason is not None and not self._policy_ended:
+            return ToolOutcome.refusal("not run: the task is over")
+        name = tool.name
         try:
             checked = tool.check(arguments)
         except ToolUseError as error:
@@ -196,7 +300,10 @@ class ToolSession:
                     value = await tool.function(self, **checked)
             except InfrastructureError:
                 raise
-            except Exception as error:  # noqa: BLE001 (the model sees the error)
+            except Exception as error:
+                if own and not isinstance(error, ToolUseError) and not limit.expired():
+                    # Not what the model did wrong, so not for the model to read.
+                    raise EnvironmentCodeError("tool", f"the tool {name} raised {describe_error(error)}") from error
                 return ToolOutcome.refusal(_describe(name, error, stopped=limit.expired()))
             finally:
                 self.record_timing(Span.TOOL, name, began)
@@ -251,6 +358,42 @@ class ToolSession:
     def record_timing(self, span: Span, name: str, began: float) -> None:
         """Record how long something took."""
         self.timings.append(Timing(span, name, began - self.started_at, time.monotonic() - began))
+
+
+def takes_session(owner: object, method: str) -> bool:
+    """Whether an author's method asks for the rollout's session."""
+    call = getattr(owner, method)
+    return _has_session(getattr(call, "__func__", call))
+
+
+@cache
+def _has_session(function: Callable[..., Any]) -> bool:
+    return "session" in inspect.signature(function).parameters
+
+
+def call_with_session(owner: object, method: str, *arguments: Any, session: ToolSession | None = None) -> Any:
+    """Call a method of the author's, with the session if it takes one: the given one, or that of the call around it."""
+    call = getattr(owner, method)
+    wanted = takes_session(owner, method)
+    if session is None:
+        return call(*arguments, session=_current.get()) if wanted else call(*arguments)
+    with session_in_use(session):
+        return call(*arguments, session=session) if wanted else call(*arguments)
+
+
+def current_session() -> ToolSession | None:
+    """The session of the rollout whose prompt or user message is made in this task."""
+    return _current.get()
+
+
+@contextmanager
+def session_in_use(session: ToolSession) -> Iterator[None]:
+    """Make the session the current one inside the block, also for what it awaits."""
+    token = _current.set(session)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _describe(tool: str, error: Exception, *, stopped: bool) -> str:

@@ -2,14 +2,15 @@
 
 `@tool` derives the schema from the signature and the docstring. A first parameter named `session` is the rollout's
 ToolSession and is hidden from the model; the others get their descriptions from the docstring's `Args:` section.
-Arguments are validated before the function runs.
+Arguments are validated before the function runs. A method of an environment has `self` before these.
 """
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_type_hints, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -25,7 +26,8 @@ class ToolUseError(Exception):
 class Tool:
     """`parameters` is the JSON schema of the arguments; `function` takes the session and the checked arguments.
 
-    `check` validates and converts the arguments, or raises ToolUseError naming each invalid one.
+    `check` validates and converts the arguments, or raises ToolUseError naming each invalid one. A `method` takes
+    its object first; the attribute of an object is the tool bound to it.
     """
 
     name: str
@@ -34,6 +36,12 @@ class Tool:
     check: CheckType
     function: ToolFunctionType
     sandboxed: bool = True
+    method: bool = False
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        if instance is None or not self.method:
+            return self
+        return replace(self, function=partial(self.function, instance), method=False)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -57,6 +65,18 @@ def tool(
     return _make_tool(function, sandboxed=sandboxed)
 
 
+def tools_of(owner: object, named: Iterable[Tool]) -> tuple[Tool, ...]:
+    """The named tools, then the methods of the owner's class that are tools; all methods are bound to the owner."""
+    methods = {
+        name: bound
+        for base in reversed(type(owner).__mro__)
+        for name, value in vars(base).items()
+        if isinstance(value, Tool) and value.method and isinstance(bound := getattr(owner, name), Tool)
+    }
+    chosen = [methods.pop(tool.name, tool) if tool.method else tool for tool in named]
+    return (*chosen, *methods.values())
+
+
 def invalid_arguments(name: str, problems: list[str], known: list[str]) -> ToolUseError:
     """The error for arguments that do not match a tool's schema."""
     return ToolUseError(
@@ -72,11 +92,13 @@ def _make_tool(function: ToolFunctionType, *, sandboxed: bool) -> Tool:
     summary, _, rest = documentation.partition("\nArgs:\n")
     section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
     descriptions = dict(re.findall(r"^\s+(\w+): (.+(?:\n\s{6,}.+)*)", section, re.MULTILINE))
-    parameters = inspect.signature(function).parameters
-    takes_session = next(iter(parameters), None) == "session"
+    parameters = list(inspect.signature(function).parameters.values())
+    method = bool(parameters) and parameters[0].name == "self"
+    parameters = parameters[method:]
+    takes_session = bool(parameters) and parameters[0].name == "session"
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in list(parameters.values())[takes_session:]:
+    for parameter in parameters[takes_session:]:
         if parameter.name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise TypeError(f"@tool: each parameter of {name} needs a name and a type; {parameter} does not have both")
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -91,12 +113,13 @@ def _make_tool(function: ToolFunctionType, *, sandboxed: bool) -> Tool:
         function if takes_session else _without_session(function),
         # Without the session, the tool cannot reach the sandbox.
         sandboxed and takes_session,
+        method,
     )
 
 
 def _without_session(function: ToolFunctionType) -> ToolFunctionType:
-    async def call(_session: Any, /, **arguments: Any) -> Any:
-        return await function(**arguments)
+    async def call(*bound_and_session: Any, **arguments: Any) -> Any:
+        return await function(*bound_and_session[:-1], **arguments)
 
     return call
 

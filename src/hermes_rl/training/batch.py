@@ -54,7 +54,10 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RolloutOutcome:
-    """A rollout that counts in the baseline, trained on or not. `group` is the group's index in the batch."""
+    """A rollout that counts in the baseline, trained on or not. `group` is the group's index in the batch.
+
+    `seat` is the agent it belongs to, in environments with several.
+    """
 
     environment: str
     group: int
@@ -62,6 +65,7 @@ class RolloutOutcome:
     score: float
     components: Mapping[str, float]
     turns: int
+    seat: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +283,7 @@ def _outcomes(
         else:
             turns = sum(sequence.turns for sequence in sequences[index])
             components = {name: float(value) for name, value in rollout["components"].items()}
-            yield RolloutOutcome(environment, number, index, score, components, turns)
+            yield RolloutOutcome(environment, number, index, score, components, turns, rollout.get("seat"))
 
 
 def _advantages(

@@ -4,10 +4,11 @@ Always true: a secret is a reference (`env:NAME`, `file:PATH`) or is redacted wh
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, model_validator
 
+from hermes_rl.core.help_layout import HelpLayout
 from hermes_rl.core.redaction import HIDDEN, redact_urls
 from hermes_rl.core.secrets import is_literal
 from hermes_rl.extensions import ADVANTAGES, OBJECTIVES, PARSERS, SINKS
@@ -39,175 +40,276 @@ class RatioLevel(StrEnum):
 
 
 class TrainerSettings(BaseModel):
+    help_layout: ClassVar[HelpLayout] = HelpLayout(
+        headings={
+            "Engine and model": (
+                "base_url",
+                "api_key",
+                "base_model",
+                "tokenizer_name",
+                "lora_rank",
+                "seed",
+                "init_from",
+                "engine_patience",
+                "step_retries",
+            ),
+            "Batches": (
+                "rollout_server_url",
+                "rollout_server_token",
+                "batch_size",
+                "total_steps",
+                "max_staleness",
+                "max_token_trainer_length",
+                "max_batch_tokens",
+            ),
+            "Objective": (
+                "loss",
+                "loss_aggregation",
+                "loss_constant",
+                "clip_low",
+                "clip_high",
+                "ratio_level",
+                "max_importance_weight",
+                "ratio_band",
+                "max_probability_change",
+                "kl_coef",
+                "kl_reference",
+                "teacher",
+                "teacher_token",
+                "teacher_coef",
+                "reward_coef",
+            ),
+            "Advantages": (
+                "advantage",
+                "advantage_epsilon",
+                "sample_std",
+                "per_turn",
+                "length_penalty",
+                "mask_truncated",
+            ),
+            "Optimizer": (
+                "learning_rate",
+                "lr_schedule",
+                "warmup_steps",
+                "adam_beta1",
+                "adam_beta2",
+                "adam_eps",
+                "weight_decay",
+                "grad_clip_norm",
+                "num_substeps",
+            ),
+            "Checkpoints": ("checkpoint_every", "keep_checkpoints"),
+            "Inference": ("host", "port", "inference_token", "vllm_servers", "tool_call_parser"),
+            "Metrics": ("use_wandb", "wandb_name", "metric_sinks"),
+        },
+        common=(
+            "base_url",
+            "base_model",
+            "lora_rank",
+            "rollout_server_url",
+            "batch_size",
+            "total_steps",
+            "loss",
+            "learning_rate",
+            "checkpoint_every",
+        ),
+    )
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
     # The engine
     base_url: str | None = Field(
         default=None,
-        description="URL of the Tinker API; default: hosted Tinker. `hermes-rl engine start` prints your own.",
+        description="Train through the Tinker API at this URL; default: hosted Tinker. `hermes-rl engine "
+        "start` prints your own.",
     )
     api_key: str | None = Field(
         default=None,
         repr=False,
-        description="API key of hosted Tinker: env:NAME or file:PATH; default: TINKER_API_KEY.",
+        description="Authenticate at hosted Tinker with this key: env:NAME or file:PATH; default: TINKER_API_KEY.",
     )
     base_model: str = Field(
         default="Qwen/Qwen3-8B",
-        description="Model to train: a name known to Tinker, or the folder that your engine serves.",
+        description="Train this model: a name known to Tinker, or the folder that your engine serves.",
     )
     tokenizer_name: str | None = Field(
-        default=None, description="Tokenizer name or folder; default: that of the model."
+        default=None, description="Use this tokenizer, a name or a folder; default: that of the model."
     )
-    lora_rank: int = Field(default=32, ge=1, description="Rank of the LoRA adapter.")
-    seed: int = Field(default=0, ge=0, description="Seed of the adapter's initial weights, and of the order of SFT.")
+    lora_rank: int = Field(default=32, ge=1, description="Give the LoRA adapter this rank.")
+    seed: int = Field(default=0, ge=0, description="Seed the adapter's initial weights, and the order of SFT.")
     init_from: str | None = Field(
         default=None,
-        description="Start a new run from these weights: a run, its folder, a PEFT folder or a tinker:// path; "
-        "default: an untrained adapter.",
+        description="Start a new run from these weights: a run, its folder, a PEFT folder or a tinker:// "
+        "path; default: an untrained adapter.",
     )
 
     # The batches
-    rollout_server_url: str = Field(default="http://localhost:8000", description="URL of the trajectory API.")
+    rollout_server_url: str = Field(
+        default="http://localhost:8000", description="Take batches from the trajectory API at this URL."
+    )
     rollout_server_token: str | None = Field(
-        default=None, repr=False, description="Token of the trajectory API: env:NAME or file:PATH."
+        default=None,
+        repr=False,
+        description="Authenticate at the trajectory API with this token: env:NAME or file:PATH.",
     )
-    batch_size: int = Field(default=128, ge=1, description="Rollouts per optimizer step.")
-    total_steps: int = Field(default=2500, ge=1, description="Optimizer steps in the run.")
-    max_staleness: int = Field(default=3, ge=0, description="Maximum staleness of a rollout, in policy versions.")
-    max_token_trainer_length: int = Field(
-        default=9000, ge=2, description="Maximum tokens per sequence; longer ones are skipped."
+    batch_size: int = Field(default=128, ge=1, description="Train on this many rollouts per optimizer step.")
+    total_steps: int = Field(default=2500, ge=1, description="Stop after this many optimizer steps.")
+    max_staleness: int = Field(
+        default=3, ge=0, description="Train on rollouts that are at most this many policy versions old."
     )
+    max_token_trainer_length: int = Field(default=9000, ge=2, description="Skip sequences of more tokens than this.")
     max_batch_tokens: int | None = Field(
-        default=None, ge=2, description="Maximum tokens per step; groups beyond it are skipped and counted."
+        default=None,
+        ge=2,
+        description="Take at most this many tokens per step; groups beyond it are skipped and counted.",
     )
 
     # The objective
     loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = Field(
         default="importance_sampling",
-        description="importance_sampling, ppo, cispo, reinforce, or module:function for your own.",
+        description="Choose the loss: importance_sampling, ppo, cispo, reinforce, or module:function for your own.",
     )
     loss_aggregation: LossAggregation = Field(
         default=LossAggregation.TOKEN_MEAN,
-        description="token_mean, token_sum, constant or sequence_mean: how token losses become the loss of a step.",
+        description="Choose how token losses become the loss of a step.",
     )
     loss_constant: float | None = Field(
         default=None,
         gt=0,
-        description="Divisor of loss_aggregation=constant, in tokens per sequence; default: max_token_trainer_length.",
+        description="Divide by this many tokens per sequence with loss_aggregation=constant; default: "
+        "max_token_trainer_length.",
     )
-    clip_low: float = Field(default=0.8, gt=0, le=1, description="Lower end of the clip range of ppo and cispo.")
-    clip_high: float = Field(default=1.2, ge=1, description="Upper end of the clip range of ppo and cispo.")
+    clip_low: float = Field(default=0.8, gt=0, le=1, description="Clip ratios of ppo and cispo below this value.")
+    clip_high: float = Field(default=1.2, ge=1, description="Clip ratios of ppo and cispo above this value.")
     ratio_level: RatioLevel = Field(
         default=RatioLevel.TOKEN,
-        description="token, or sequence for the geometric mean over a sequence (GSPO); costs one forward pass.",
+        description="Compute ratios per token, or per sequence as the geometric mean over it (GSPO); sequence "
+        "costs one forward pass.",
     )
     max_importance_weight: float | None = Field(
         default=2.0,
         ge=1,
-        description="Truncate importance ratios at this value (TIS); null for no limit. With ppo it costs one forward "
-        "pass.",
+        description="Truncate importance ratios at this value (TIS); null: no limit. With ppo it costs one "
+        "forward pass.",
     )
     ratio_band: tuple[float, float] | None = Field(
         default=None,
-        description="Skip tokens whose ratio is outside [low, high], such as [0.5, 5] (IcePop); costs a forward pass.",
+        description="Skip tokens whose ratio is outside [low, high], such as [0.5, 5] (IcePop); costs one "
+        "forward pass.",
     )
     max_probability_change: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Skip tokens whose probability moved further than this in the direction of the advantage, such as "
-        "0.2 (DPPO); costs one forward pass.",
+        description="Skip tokens whose probability moved further than this in the direction of the advantage, "
+        "such as 0.2 (DPPO); costs one forward pass.",
     )
     advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
-        default="mean", description="mean, mean_std, leave_one_out, or module:function for your own."
+        default="mean",
+        description="Choose the advantage: mean, mean_std, leave_one_out, or module:function for your own.",
     )
     advantage_epsilon: float = Field(
-        default=1e-4, ge=0, allow_inf_nan=False, description="Added to the standard deviation that mean_std divides by."
+        default=1e-4,
+        ge=0,
+        allow_inf_nan=False,
+        description="Add this to the standard deviation that mean_std divides by.",
     )
     sample_std: bool = Field(
-        default=True, description="mean_std divides the variance by n - 1, as in TRL; false: by n."
+        default=True, description="Divide the variance of mean_std by n - 1, as in TRL; false: by n."
     )
     per_turn: bool = Field(
         default=False, description="Compute advantages per turn where the environment gives turn rewards."
     )
     length_penalty: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="Points off a rollout's score per 1,000 sampled tokens."
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Take this many points off a rollout's score per 1,000 sampled tokens.",
     )
     mask_truncated: bool = Field(
         default=False,
         description="Do not train on rollouts that a token or turn limit cut off; baselines keep them.",
     )
     kl_coef: float = Field(
-        default=0.0, ge=0, description="Coefficient of the KL penalty against the reference; 0 for none."
+        default=0.0, ge=0, description="Multiply the KL penalty against the reference by this; 0: no penalty."
     )
     kl_reference: str | None = Field(
-        default=None, description="tinker:// path of the reference; default: the base model."
+        default=None, description="Use the weights of this tinker:// path as the reference; default: the base model."
     )
     teacher: str | None = Field(
         default=None,
         min_length=1,
-        description="Teacher to distil from: a tinker:// sampler path, a run on this engine, or the URL of a server "
-        "with prompt logprobs.",
+        description="Distil from this teacher: a tinker:// sampler path, a run on this engine, or the URL of "
+        "a server with prompt logprobs.",
     )
     teacher_token: str | None = Field(
-        default=None, repr=False, description="Token of a teacher with a URL: env:NAME or file:PATH."
+        default=None,
+        repr=False,
+        description="Authenticate at a teacher with a URL by this token: env:NAME or file:PATH.",
     )
     teacher_coef: float = Field(
-        default=1.0, gt=0, description="Coefficient of the teacher's advantage: its logprob minus that of sampling."
+        default=1.0, gt=0, description="Multiply the teacher's advantage by this: its logprob minus that of sampling."
     )
     reward_coef: float = Field(
         default=1.0,
         ge=0,
-        description="Coefficient of the scores' advantage beside a teacher; 0 for a teacher alone.",
+        description="Multiply the scores' advantage beside a teacher by this; 0: the teacher alone.",
     )
 
     # The optimizer
-    learning_rate: float = Field(default=4e-5, gt=0, description="Adam's learning rate.")
+    learning_rate: float = Field(default=4e-5, gt=0, description="Set Adam's learning rate.")
     lr_schedule: Schedule = Field(
-        default=Schedule.CONSTANT, description="constant, linear or cosine; the latter two decay to zero."
+        default=Schedule.CONSTANT, description="Choose the learning-rate schedule; linear and cosine decay to zero."
     )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear learning-rate warmup.")
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="Adam's decay rate of the first moment.")
-    adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="Adam's decay rate of the second moment.")
-    adam_eps: float = Field(default=1e-8, gt=0, description="Adam's epsilon.")
-    weight_decay: float = Field(default=0.0, ge=0, description="Adam's weight decay.")
-    grad_clip_norm: float = Field(default=1.0, ge=0, description="Maximum gradient norm; 0 for no clipping.")
+    warmup_steps: int = Field(default=0, ge=0, description="Raise the learning rate linearly over this many steps.")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="Set Adam's decay rate of the first moment.")
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="Set Adam's decay rate of the second moment.")
+    adam_eps: float = Field(default=1e-8, gt=0, description="Set Adam's epsilon.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Set Adam's weight decay.")
+    grad_clip_norm: float = Field(default=1.0, ge=0, description="Clip the gradient to this norm; 0: no clipping.")
     num_substeps: int = Field(
-        default=1, ge=1, description="Optimizer steps per batch, each on an equal share of its groups."
+        default=1, ge=1, description="Make this many optimizer steps per batch, each on an equal share of its groups."
     )
 
     # Checkpoints and failures
     checkpoint_every: int | None = Field(
         default=None,
         ge=1,
-        description="Steps between checkpoints; default: 1 on a self-hosted engine, 20 on hosted Tinker.",
+        description="Save a checkpoint every this many steps; default: 1 on a self-hosted engine, 20 on hosted Tinker.",
     )
     keep_checkpoints: int = Field(
-        default=3, ge=1, description="Number of recent checkpoints to keep; the final one always stays."
+        default=3, ge=1, description="Keep this many recent checkpoints; the final one always stays."
     )
-    step_retries: int = Field(default=5, ge=0, description="Retries of a failed step before the run fails.")
-    engine_patience: float = Field(default=600.0, gt=0, description="Seconds to wait for an unreachable engine.")
+    step_retries: int = Field(default=5, ge=0, description="Retry a failed step this many times before the run fails.")
+    engine_patience: float = Field(
+        default=600.0, gt=0, description="Wait at most this many seconds for an unreachable engine."
+    )
 
     # Inference
-    host: str = Field(default="127.0.0.1", description="Address inference listens on; any but loopback needs a token.")
-    port: int = Field(default=8001, ge=0, le=65_535, description="Port of inference; 0 picks a free one and prints it.")
+    host: str = Field(
+        default="127.0.0.1", description="Listen for inference on this address; any but loopback needs a token."
+    )
+    port: int = Field(
+        default=8001, ge=0, le=65_535, description="Listen for inference on this port; 0: a free one, which is printed."
+    )
     inference_token: str | None = Field(
-        default=None, repr=False, description="Token of inference: env:NAME or file:PATH."
+        default=None, repr=False, description="Require this token for inference: env:NAME or file:PATH."
     )
     vllm_servers: list[str] = Field(
-        default_factory=list, description="Addresses of vLLM servers that sample instead of the engine."
+        default_factory=list, description="Sample from the vLLM servers at these URLs instead of the engine."
     )
     tool_call_parser: Annotated[str, AfterValidator(PARSERS.check)] = Field(
-        default="hermes", description="Tool-call format of the model."
+        default="hermes", description="Parse the model's tool calls as this format."
     )
 
     # Metrics
     use_wandb: bool = Field(
-        default=True, description="Log metrics to Weights & Biases too, if it is installed and set up."
+        default=True, description="Log metrics to Weights & Biases too, if it is installed and configured."
     )
-    wandb_name: str | None = Field(default=None, description="Run name in metric sinks; default: the name of the run.")
+    wandb_name: str | None = Field(
+        default=None, description="Name the run in metric sinks; default: the name of the run."
+    )
     metric_sinks: list[Annotated[str, AfterValidator(SINKS.check)]] = Field(
-        default_factory=list, description="Metric sinks besides the local file: wandb, trackio, or module:Class."
+        default_factory=list, description="Send metrics here besides the local file: wandb, trackio, or module:Class."
     )
 
     @field_serializer("api_key", "rollout_server_token", "inference_token", "teacher_token", when_used="json")

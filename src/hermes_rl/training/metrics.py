@@ -82,6 +82,8 @@ def _rewards(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
     by_environment: dict[str, list[float]] = defaultdict(list)
     for outcome in outcomes:
         by_environment[outcome.environment].append(outcome.score)
+        if outcome.seat is not None:
+            by_component[f"reward/seat/{outcome.seat}"].append(outcome.score)
         for name, value in outcome.components.items():
             by_component[f"reward/component/{name}"].append(value)
     metrics = _summary("reward", [outcome.score for outcome in outcomes], "mean", "std", "min", "max")

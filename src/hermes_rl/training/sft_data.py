@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.tolerance import distinct_scores, passes
 from hermes_rl.core.trajectory import Group, Rollout
 from hermes_rl.core.trajectory import Sequence as TokenSequence
 from hermes_rl.inference.tokens.tokenizer import differing_id
@@ -51,8 +52,8 @@ class RolloutChoice:
     def choose(self, scores: Sequence[float], usable: Iterable[int]) -> list[int]:
         """Indices into `scores` of the chosen rollouts, best first. Only `usable` ones are chosen."""
         if self.min_score is not None:
-            wanted = [index for index in usable if scores[index] >= self.min_score]
-        elif len(set(scores)) > 1:
+            wanted = [index for index in usable if passes(scores[index], self.min_score)]
+        elif len(distinct_scores(scores)) > 1:
             mean = fmean(scores)
             wanted = [index for index in usable if scores[index] > mean]
         else:

@@ -140,7 +140,10 @@ class Trainer:
         """Restore weights, leased batches, version and sampler from the last checkpoint, or start from scratch."""
         self.progress.state = "waiting for the trajectory API"
         settings, client = self._settings, self._client
-        await client.register(settings.batch_size, settings.max_staleness)
+        # With total_steps the API grants no rollouts beyond what is trained on.
+        await client.register(
+            settings.batch_size, settings.max_staleness, settings={"total_steps": settings.total_steps}
+        )
         known = await client.version()
         self.progress.state = "waiting for the engine"
         await self._close_engine()

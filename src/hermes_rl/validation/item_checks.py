@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,17 @@ from hermes_rl.core.errors import ConfigError, HermesRLError
 from hermes_rl.core.messages import Message
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rollout.rollout import prompt_of
 from hermes_rl.rollout.sampler import content_id
+from hermes_rl.tools.selection import OWN_TOOLS
 from hermes_rl.validation.report import Severity, ValidationFinding, join_names, shorten
 
 # Limits on calls of get_next_item, in number and seconds. Of train_items all items are checked.
 DRAWS, DRAW_SECONDS = 50, 5.0
 # Maximum items with a prompt.
 PROMPTS = 500
+# Fields that only tell items apart.
+ID_FIELDS = frozenset({"id", "uid", "uuid", "item_id", "task_id"})
 
 
 class HookError(Exception):
@@ -91,11 +95,11 @@ async def take_inventory(env: HermesAgentBaseEnv) -> Inventory:
     with hook_errors("train_items"):
         given = env.train_items()
     with hook_errors("eval_items"):
-        held_out = _items(env, env.eval_items(), "eval")
+        held_out = await _items(env, env.eval_items(), "eval")
     if given is None:
-        train = _items(env, await _draws(env), "train")
+        train = await _items(env, await _draws(env), "train")
         return Inventory(train, held_out, random_access=False, first=_distinct(train))
-    train = _items(env, given, "train")
+    train = await _items(env, given, "train")
     if not train:
         raise HookError("train_items returned no items")
     ids = [item.id for item in train]
@@ -103,7 +107,7 @@ async def take_inventory(env: HermesAgentBaseEnv) -> Inventory:
         sampler = env.sampler()
         indices = [sampler.choose(number, ids, env.item_rewards, env.config.seed) for number in range(DRAWS)]
     # Created again, because `train` has prompts only for its first PROMPTS items.
-    first = _distinct(_items(env, [train[index].value for index in indices], "train"))
+    first = _distinct(await _items(env, [train[index].value for index in indices], "train"))
     return Inventory(train, held_out, random_access=True, first=first)
 
 
@@ -121,7 +125,7 @@ async def _draws(env: HermesAgentBaseEnv) -> list[Any]:
     return drawn
 
 
-def _items(env: HermesAgentBaseEnv, values: Sequence[Any], split: str) -> list[CheckedItem]:
+async def _items(env: HermesAgentBaseEnv, values: Sequence[Any], split: str) -> list[CheckedItem]:
     items = []
     for index, value in enumerate(values):
         with hook_errors("item_id"):
@@ -129,7 +133,7 @@ def _items(env: HermesAgentBaseEnv, values: Sequence[Any], split: str) -> list[C
         messages: Sequence[Message] = ()
         if index < PROMPTS:
             with hook_errors("format_prompt"):
-                messages = env.initial_messages(value)
+                messages = await prompt_of(env, value)
         items.append(CheckedItem(value, item_id, content_id(value), split, messages))
     return items
 
@@ -142,19 +146,22 @@ def _distinct(items: Sequence[CheckedItem]) -> list[CheckedItem]:
     return list(first.values())
 
 
-def item_findings(env: HermesAgentBaseEnv, inventory: Inventory) -> Iterator[ValidationFinding]:
-    yield from _overlap(inventory)
-    yield from _ids(inventory)
-    yield from _json(inventory)
+async def item_findings(env: HermesAgentBaseEnv, inventory: Inventory) -> list[ValidationFinding]:
     with hook_errors("format_prompt"):
-        again = {item.id: list(env.initial_messages(item.value)) for item in inventory.chosen(DRAWS)}
+        again = {item.id: await prompt_of(env, item.value) for item in inventory.chosen(DRAWS)}
+    hidden = _has_hidden_state(env)
+    return [*_overlap(inventory, hidden=hidden), *_ids(inventory), *_json(inventory), *_prompts(inventory, again)]
+
+
+def _prompts(inventory: Inventory, again: Mapping[str, Sequence[Message]]) -> Iterator[ValidationFinding]:
     changed = [item.id for item in inventory.chosen(DRAWS) if again[item.id] != item.messages]
     if changed:
         yield ValidationFinding(
             Severity.ERROR,
             "prompt_changes",
             f"the prompt of item {join_names(changed)} changes when it is created again",
-            "make format_prompt and initial_messages depend only on the item; put randomness into the item",
+            "make format_prompt, initial_messages and initial_state depend only on the item; put randomness into the "
+            "item",
         )
     if not inventory.held_out:
         yield ValidationFinding(
@@ -165,7 +172,18 @@ def item_findings(env: HermesAgentBaseEnv, inventory: Inventory) -> Iterator[Val
         )
 
 
-def _overlap(inventory: Inventory) -> Iterator[ValidationFinding]:
+def _has_hidden_state(env: HermesAgentBaseEnv) -> bool:
+    """Whether more than the prompt can tell two items apart: a state, files, tools that know the item, or a user."""
+    own_tools = env.tools.toolsets[OWN_TOOLS].tools
+    return bool(own_tools) or has_user_turns(env) or env.overrides("initial_state") or env.overrides("sandbox_spec")
+
+
+def has_user_turns(env: HermesAgentBaseEnv) -> bool:
+    """Whether a user, or a game, may reply to the agent's answers."""
+    return env.user is not None or env.overrides("simulated_user") or env.overrides("next_user_message")
+
+
+def _overlap(inventory: Inventory, *, hidden: bool) -> Iterator[ValidationFinding]:
     held_out = {item.id for item in inventory.held_out}
     both = list(dict.fromkeys(item.id for item in inventory.train if item.id in held_out))
     if both:
@@ -176,8 +194,8 @@ def _overlap(inventory: Inventory) -> Iterator[ValidationFinding]:
             "split the items once, in setup, between train_items and eval_items; otherwise the evaluation measures "
             "memorization, and training stops at such an item",
         )
-    prompts = {str(item.messages) for item in inventory.held_out if item.messages}
-    same = [item.id for item in inventory.train if str(item.messages) in prompts and item.id not in held_out]
+    tasks = {_task(item, hidden=hidden) for item in inventory.held_out if item.messages}
+    same = [item.id for item in inventory.train if item.id not in held_out and _task(item, hidden=hidden) in tasks]
     if same:
         yield ValidationFinding(
             Severity.WARNING,
@@ -185,6 +203,14 @@ def _overlap(inventory: Inventory) -> Iterator[ValidationFinding]:
             f"{len(same)} training items have the prompt of an evaluation item under another id: {join_names(same)}",
             "remove duplicates before the split, or make item_id depend only on the question",
         )
+
+
+def _task(item: CheckedItem, *, hidden: bool) -> str:
+    """What makes two items the same task: the prompt, and where the agent can find out more, the rest of the item."""
+    value = item.value
+    if isinstance(value, Mapping):
+        value = {name: part for name, part in value.items() if str(name).lower() not in ID_FIELDS} or value
+    return f"{item.messages}{content_id(value) if hidden else ''}"
 
 
 def _ids(inventory: Inventory) -> Iterator[ValidationFinding]:

@@ -8,7 +8,7 @@ from typing import Any
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.keys import SECRET_NAMES
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.environment.scripted_policy import Reply, Step, run_script
+from hermes_rl.environment.scripted_policy import Step, run_script
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.validation.item_checks import CheckedItem
@@ -32,7 +32,7 @@ echo; echo {END}
 env -0 | tr '\\n\\0' ' \\n'"""
 
 
-def leaked_answer(oracle: Sequence[Step | Reply], item: CheckedItem) -> ValidationFinding | None:
+def leaked_answer(oracle: Sequence[Step], item: CheckedItem) -> ValidationFinding | None:
     """A warning when the oracle's only step is a reply that is in the prompt."""
     last = oracle[-1] if oracle else None
     if not isinstance(last, str) or len(oracle) > 1 or len(last.strip()) < MIN_VALUE_LENGTH - 1:

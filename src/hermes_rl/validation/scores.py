@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.messages import content_text
+from hermes_rl.core.tolerance import distinct_scores, exceeds, passes, same_score
 from hermes_rl.core.trajectory import StopReason
 from hermes_rl.rewards.missing_program import MissingProgram
 from hermes_rl.validation.report import AgentKind, ScriptedRollout, Severity, ValidationFinding, join_names, shorten
@@ -21,12 +23,19 @@ FIXES = {
 }
 
 
-def score_findings(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
+# Share of the pass score up to which components of the author's own may pay a cheat.
+SHAPING_SHARE = 0.25
+
+
+def score_findings(
+    trials: Sequence[ScriptedRollout], pass_score: float, max_cheat_score: float | None = None
+) -> Iterator[ValidationFinding]:
+    """`max_cheat_score` is the score that the author allows a cheat; None states nothing."""
     yield from _failures(trials)
     yield from _missing_programs(trials, pass_score)
     yield from _null(trials, pass_score)
     yield from _oracle(trials, pass_score)
-    yield from _cheats(trials, pass_score)
+    yield from _cheats(trials, pass_score, max_cheat_score)
     yield from _repeats(trials)
     outside = sorted({trial.score for trial in trials if trial.score is not None and not 0 <= trial.score <= 1})
     if outside:
@@ -64,9 +73,9 @@ def _missing_programs(trials: Sequence[ScriptedRollout], pass_score: float) -> I
             if oracle or missing.blames_environment:
                 first.setdefault(missing.program, (missing, trial))
     for missing, trial in first.values():
-        passes = trial.score is not None and trial.score >= pass_score
+        passed = trial.score is not None and passes(trial.score, pass_score)
         yield ValidationFinding(
-            Severity.WARNING if passes else Severity.ERROR,
+            Severity.WARNING if passed else Severity.ERROR,
             "missing_program",
             f"{missing.problem}, on the rollout of {trial.agent}, item {trial.item_id}",
             missing.fix if oracle else f"{missing.fix}; if the agent has to provide it, do so in oracle(item)",
@@ -75,7 +84,7 @@ def _missing_programs(trials: Sequence[ScriptedRollout], pass_score: float) -> I
 
 def _null(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
     scores = _by_item(trials, AgentKind.NULL)
-    passing = [item_id for item_id, score in scores.items() if score >= pass_score]
+    passing = [item_id for item_id, score in scores.items() if passes(score, pass_score)]
     if passing:
         yield ValidationFinding(
             Severity.ERROR,
@@ -84,7 +93,7 @@ def _null(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[Vali
             "reward only something that does not exist before the agent starts; is the expected value empty, or "
             "pass_score too low?",
         )
-    elif any(scores.values()):
+    elif not all(same_score(score, 0.0) for score in scores.values()):
         floor = sorted({round(score, 6) for score in scores.values()})
         yield ValidationFinding(
             Severity.WARNING,
@@ -102,9 +111,10 @@ def _oracle(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[Va
             Severity.WARNING,
             "no_oracle",
             "there is no oracle to show that the items can be solved and that a solution passes",
-            'define oracle(item) with the steps of a solution: [("terminal", {"command": "…"}), "final reply"]',
+            'define oracle(item) with the steps of a solution: [("terminal", {"command": "…"}), "final reply"]; with '
+            "several agents, seat_oracle(item, seat)",
         )
-    failing = [trial for trial in oracle if trial.score is not None and trial.score < pass_score]
+    failing = [trial for trial in oracle if trial.score is not None and not passes(trial.score, pass_score)]
     if not failing:
         return
     trial = failing[0]
@@ -128,28 +138,70 @@ def _diagnosis(trial: ScriptedRollout) -> str:
             return f"{text}. Its call of {use.name} failed: {shorten(use.error, 200)}"
     if rollout.tool_uses:
         return f"{text}. Its last tool call returned: {shorten(rollout.tool_uses[-1].result, 200)}"
+    last = rollout.messages[-1] if rollout.messages else {}
+    if last.get("role") == "user" and rollout.turns_used:
+        return f"{text}. Its last answer was followed by: {shorten(content_text(last.get('content')), 200)}"
     return text
 
 
-def _cheats(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
+def _cheats(
+    trials: Sequence[ScriptedRollout], pass_score: float, max_cheat_score: float | None
+) -> Iterator[ValidationFinding]:
     baseline = _by_item(trials, AgentKind.NULL)
     agents = {trial.agent: trial.kind for trial in trials if trial.kind in {AgentKind.CHEAT, AgentKind.OWN_CHEAT}}
     for agent, kind in agents.items():
-        scores = {trial.item_id: trial.score for trial in trials if trial.agent == agent and trial.score is not None}
-        above = {item_id: score for item_id, score in scores.items() if score > baseline.get(item_id, 0.0)}
+        scored = [trial for trial in trials if trial.agent == agent and trial.score is not None]
+        above = [trial for trial in scored if exceeds(trial.score or 0.0, max(baseline.get(trial.item_id, 0.0), 0.0))]
         if not above:
             continue
-        item_id, best = max(above.items(), key=lambda pair: pair[1])
-        passes = best >= pass_score
-        severity = Severity.ERROR if passes or kind is AgentKind.OWN_CHEAT else Severity.WARNING
+        best = max(above, key=lambda trial: trial.score or 0.0)
+        score = best.score or 0.0
+        passed = passes(score, pass_score)
         subject = "your own cheat" if kind is AgentKind.OWN_CHEAT else "the cheat"
+        severity, limit, fix = _cheat_verdict(best, pass_score, max_cheat_score)
         yield ValidationFinding(
             severity,
-            "cheat_passes" if passes else "cheat_scores",
-            f'{subject} "{agent}" {"passes" if passes else "scores"}: {best:g} on item {item_id}, on {len(above)} of '
-            f"{len(scores)} items more than an agent that does nothing ({baseline.get(item_id, 0.0):g})",
-            FORGED_FIX if passes else f"agents learn the easiest reward first; {FORGED_FIX}",
+            "cheat_passes" if passed else "cheat_scores",
+            f'{subject} "{agent}" {"passes" if passed else "scores"}: {score:g} on item {best.item_id}, on '
+            f"{len(above)} of {len(scored)} items more than an agent that does nothing "
+            f"({baseline.get(best.item_id, 0.0):g})"
+            f"{_paid_by(best)}{limit}",
+            fix,
         )
+
+
+def _cheat_verdict(
+    trial: ScriptedRollout, pass_score: float, max_cheat_score: float | None
+) -> tuple[Severity, str, str]:
+    """How bad the best score of a cheat is, what it was compared with, and the fix.
+
+    A cheat that earns a little with what the author rewards on purpose, such as a format, is no error; it is when it
+    earns more than the limit, or when nothing says what it earned it with.
+    """
+    score = trial.score or 0.0
+    if passes(score, pass_score):
+        return Severity.ERROR, "", FORGED_FIX
+    learned = f"agents learn the easiest reward first; {FORGED_FIX}"
+    if max_cheat_score is not None:
+        limit = f"; max_cheat_score is {max_cheat_score:g}"
+        if not exceeds(score, max_cheat_score):
+            return Severity.NOTE, limit, "nothing to fix: it stays within the limit that you stated"
+        return _unless_own(trial), limit, learned
+    own_limit = SHAPING_SHARE * pass_score
+    if trial.kind is AgentKind.OWN_CHEAT and trial.rollout.components and not exceeds(score, own_limit):
+        limit = f"; below {own_limit:g}, a quarter of the pass score, the components of a reward may pay a cheat"
+        return Severity.WARNING, limit, f"{learned}; or state what a cheat may score: --max-cheat-score"
+    return _unless_own(trial), "", learned
+
+
+def _unless_own(trial: ScriptedRollout) -> Severity:
+    return Severity.ERROR if trial.kind is AgentKind.OWN_CHEAT else Severity.WARNING
+
+
+def _paid_by(trial: ScriptedRollout) -> str:
+    """The components that the reward named for a cheat."""
+    paid = [f"{name} {value:g}" for name, value in trial.rollout.components.items() if exceeds(value, 0.0)]
+    return f", for {join_names(paid)}" if paid else ""
 
 
 def _repeats(trials: Sequence[ScriptedRollout]) -> Iterator[ValidationFinding]:
@@ -158,7 +210,7 @@ def _repeats(trials: Sequence[ScriptedRollout]) -> Iterator[ValidationFinding]:
         for trial in trials:
             if trial.kind is kind and trial.score is not None:
                 seen.setdefault(trial.item_id, []).append(trial.score)
-        changing = {item_id: scores for item_id, scores in seen.items() if len(set(scores)) > 1}
+        changing = {item_id: scores for item_id, scores in seen.items() if len(distinct_scores(scores)) > 1}
         if changing:
             item_id, scores = next(iter(changing.items()))
             yield ValidationFinding(
@@ -170,7 +222,7 @@ def _repeats(trials: Sequence[ScriptedRollout]) -> Iterator[ValidationFinding]:
                 "order of a set, or state that earlier rollouts left on self",
             )
     for trial in trials:
-        if isinstance(trial.again, str) or (trial.again is not None and trial.again != trial.score):
+        if isinstance(trial.again, str) or (trial.again is not None and not same_score(trial.again, trial.score)):
             yield ValidationFinding(
                 Severity.WARNING,
                 "reward_changes",

@@ -21,6 +21,7 @@ from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.prebuild import without_health_checks
 from hermes_rl.environment.resolve_config import Settings, resolve_settings
 from hermes_rl.environment.scripted_policy import Step, parse_step, run_script
+from hermes_rl.environment.seats import HermesMultiAgentEnv
 from hermes_rl.rewards.missing_program import MissingProgram
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog, watch_loop
@@ -31,6 +32,7 @@ from hermes_rl.validation.group_reward_check import comparison_finding
 from hermes_rl.validation.item_checks import (
     CheckedItem,
     HookError,
+    has_user_turns,
     hook_errors,
     item_findings,
     repetition_findings,
@@ -40,6 +42,8 @@ from hermes_rl.validation.leaks import leaked_answer, sandbox_leaks
 from hermes_rl.validation.report import AgentKind, ScriptedRollout, Severity, ValidationFinding, ValidationReport
 from hermes_rl.validation.sandbox_search import search_sandboxes
 from hermes_rl.validation.scores import score_findings
+from hermes_rl.validation.seat_checks import run_seat_agents
+from hermes_rl.validation.tool_checks import tool_findings
 
 ITEMS = 5
 CONCURRENT_ROLLOUTS = 4
@@ -54,18 +58,33 @@ Progress = Callable[[int, int, str], object]
 
 
 def validate_environment(
-    environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, search_seconds: int = 0, **config: Any
+    environment: type[HermesAgentBaseEnv],
+    *,
+    items: int = ITEMS,
+    search_seconds: int = 0,
+    max_cheat_score: float | None = None,
+    **config: Any,
 ) -> ValidationReport:
     """Validate an environment class; `config` overrides its config_init. For synchronous code and tests."""
     settings = resolve_settings(environment, ConfigSections(), {}, {})
     env_config = type(settings.env).model_validate(settings.env.model_dump() | config)
     resolved = Settings(env_config, settings.endpoints)
-    return asyncio.run(run_validation(environment, resolved, items=items, search_seconds=search_seconds))
+    return asyncio.run(
+        run_validation(
+            environment, resolved, items=items, search_seconds=search_seconds, max_cheat_score=max_cheat_score
+        )
+    )
 
 
-def check_environment(environment: type[HermesAgentBaseEnv], *, items: int = ITEMS, **config: Any) -> ValidationReport:
+def check_environment(
+    environment: type[HermesAgentBaseEnv],
+    *,
+    items: int = ITEMS,
+    max_cheat_score: float | None = None,
+    **config: Any,
+) -> ValidationReport:
     """The report if it has no errors, else an AssertionError with it. For an environment's tests."""
-    report = validate_environment(environment, items=items, **config)
+    report = validate_environment(environment, items=items, max_cheat_score=max_cheat_score, **config)
     if not report.ok:
         raise AssertionError(str(report))
     return report
@@ -77,13 +96,15 @@ async def run_validation(
     *,
     items: int = ITEMS,
     search_seconds: int = 0,
+    max_cheat_score: float | None = None,
     show: Progress | None = None,
 ) -> ValidationReport:
     """Run all agents on `items` items, three training items to two held-out ones, and all other checks.
 
     `search_seconds` is the time for the search of whole sandboxes for answers; 0 searches the usual folders only.
+    `max_cheat_score` is the score up to which the author accepts what a cheat earns.
     """
-    seen = _Observations()
+    seen = _Observations(max_cheat_score=max_cheat_score)
     endpoints = without_health_checks(settings.endpoints)
     try:
         async with _opened(environment(settings.env, endpoints), seen) as env:
@@ -91,9 +112,16 @@ async def run_validation(
             if not env.has_reward:
                 return _report(environment, settings, seen)
             inventory = await take_inventory(env)
-            seen.findings += item_findings(env, inventory)
-            await _run_agents(env, inventory.chosen(items), seen, show or (lambda *_: None))
-            await _search(env, seen, search_seconds)
+            seen.findings += await item_findings(env, inventory)
+            chosen, show = inventory.chosen(items), show or (lambda *_: None)
+            if isinstance(env, HermesMultiAgentEnv):
+                trials, findings = await run_seat_agents(env, chosen, show)
+                seen.items, seen.trials, seen.findings = chosen, trials, [*seen.findings, *findings]
+            else:
+                await _run_agents(env, chosen, seen, show)
+            seen.findings += await tool_findings(env, chosen)
+            if not env.seats:
+                await _search(env, seen, search_seconds)
         # After the first is closed: a setup may need exclusive use of a port or a file.
         second = await outline_in_subprocess(environment, settings.env)
         if second is None:
@@ -128,7 +156,9 @@ def _own_rollouts_finding(env: HermesAgentBaseEnv) -> list[ValidationFinding]:
 
 def _report(environment: type[HermesAgentBaseEnv], settings: Settings, seen: "_Observations") -> ValidationReport:
     pass_score = settings.env.pass_score
-    found = [*score_findings(seen.trials, pass_score), *seen.findings] if seen.trials else seen.findings
+    found = seen.findings
+    if seen.trials:
+        found = [*score_findings(seen.trials, pass_score, seen.max_cheat_score), *found]
     order = list(Severity)
     return ValidationReport(
         environment=environment.display_name(),
@@ -143,6 +173,7 @@ def _report(environment: type[HermesAgentBaseEnv], settings: Settings, seen: "_O
 
 @dataclass(slots=True)
 class _Observations:
+    max_cheat_score: float | None = None
     items: list[CheckedItem] = field(default_factory=list)
     trials: list[ScriptedRollout] = field(default_factory=list)
     findings: list[ValidationFinding] = field(default_factory=list)
@@ -193,7 +224,7 @@ async def _search(env: HermesAgentBaseEnv, seen: "_Observations", seconds: int) 
     """After the agents, whose timings it would distort."""
     began = time.monotonic()
     tools = {tool.name for opened in env.tools.toolsets.values() for tool in opened.tools}
-    isolated = env.tools.pool.capabilities.isolates_files
+    isolated = env.tools.pool.isolates_files
     result = await search_sandboxes(env, seen.items, tools, seconds if isolated else 0)
     seen.findings += result.findings
     if result.coverage:
@@ -208,7 +239,7 @@ async def _run_agents(
     # Findings report the same.
     env.tools.report = lambda _: None
     tools = {tool.name for opened in env.tools.toolsets.values() for tool in opened.tools}
-    isolated = env.tools.pool.capabilities.isolates_files
+    isolated = env.tools.pool.isolates_files
     if not isolated:
         seen.findings.append(
             ValidationFinding(
@@ -277,7 +308,9 @@ def _build_roles(
         seen.findings.append(
             ValidationFinding(Severity.ERROR, "raised", str(error), "fix it, so that its script can run")
         )
-    if oracle is not None and "answer_in_prompt" not in {finding.code for finding in seen.findings}:
+    # In a game or a conversation the first answer is a move, which the prompt may name.
+    answers = not has_user_turns(env)
+    if oracle is not None and answers and "answer_in_prompt" not in {finding.code for finding in seen.findings}:
         leak = leaked_answer(oracle, item)
         seen.findings += [leak] if leak else []
     roles = [_Role(item, "null", AgentKind.NULL, NULL_SCRIPT, number == 0) for number in range(times)]
@@ -296,7 +329,8 @@ def _build_roles(
 def check_script(script: Sequence[Step] | None) -> Script | None:
     """The script as a list; TypeError for an invalid step."""
     for step in script or ():
-        parse_step(step)
+        if not callable(step):
+            parse_step(step)
     return None if script is None else list(script)
 
 

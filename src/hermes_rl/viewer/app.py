@@ -42,6 +42,7 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 MAX_INT = 10**12
+MAX_LOG_LINES = 5_000
 NDJSON = "application/x-ndjson"
 
 
@@ -57,12 +58,12 @@ def create_app(
         exception_handlers={
             NotFoundError: _error_handler(404, "go back to the list; it may have been deleted"),
             BadQueryError: _error_handler(400, "fix the query parameters"),
-            SourceChangedError: _error_handler(409, "load the page again; the source has changed since it was indexed"),
-            HermesRLError: _error_handler(409, "fix the cause, then load the page again"),
+            SourceChangedError: _error_handler(409, "reload the page: the source has changed since it was indexed"),
+            HermesRLError: _error_handler(409, "fix the cause, then reload the page"),
             HTTPException: _error_handler(404, "go back to the list"),
             # The index is being rebuilt at this moment.
-            sqlite3.Error: _error_handler(409, "load the page again"),
-            OSError: _error_handler(409, "check that the source still exists, then load the page again"),
+            sqlite3.Error: _error_handler(409, "reload the page: its index is being rebuilt"),
+            OSError: _error_handler(409, "check that the source still exists, then reload the page"),
         },
     )
 
@@ -80,8 +81,18 @@ def _routes(service: ViewerService) -> list[Route]:
         json(SOURCE, lambda r: service.overviews.source(_source_id(r))),
         json(f"{SOURCE}/curve", lambda r: service.overviews.curve(_source_id(r))),
         json(f"{SOURCE}/live", lambda r: service.overviews.live(_source_id(r))),
+        json(
+            f"{SOURCE}/logs",
+            lambda r: service.overviews.logs(
+                _source_id(r), _text_param(r, "part"), _int_param(r, "lines", 200, MAX_LOG_LINES, 1)
+            ),
+        ),
+        json(f"{SOURCE}/commands", lambda r: service.overviews.commands(_source_id(r))),
         json(f"{SOURCE}/metrics", lambda r: service.overviews.metrics(_source_id(r))),
-        json(f"{SOURCE}/groups", lambda r: service.groups(_source_id(r), **_page_params(r))),
+        json(
+            f"{SOURCE}/groups",
+            lambda r: service.groups(_source_id(r), **_page_params(r), step=_optional_int_param(r, "step")),
+        ),
         Route(f"{GROUP}.jsonl", lambda r: _group_line(service, r)),
         json(GROUP, lambda r: service.records.group(_source_id(r), r.path_params["group"])),
         json(f"{SOURCE}/rollouts", lambda r: service.rollouts(_source_id(r), _rollout_filter(r), **_page_params(r))),
@@ -139,11 +150,11 @@ def _files(static: Path) -> Callable[[Request], Response]:
         path = (root / request.path_params["path"].lstrip("/")).resolve() if "\0" not in request.url.path else root
         if not path.is_file() or not path.is_relative_to(root):
             if path.suffix in MEDIA_TYPES and path.suffix != ".html":
-                return error_response(404, "no such file", "load the page again")
+                return error_response(404, "file not found", "reload the page")
             path = root / "index.html"
         if not path.is_file():
             return error_response(
-                404, "the front end was not built", "run scripts/front in a checkout, or install the wheel"
+                404, "the pages are not built", "run scripts/front in a checkout, or install the wheel"
             )
         kind = MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         # File names are the same in every version.
@@ -157,7 +168,7 @@ def _unknown_api_routes() -> list[Route]:
 
 
 def _unknown_api_path(_: Request) -> Response:
-    return error_response(404, "the viewer's API has no such path", "docs/viewer.md lists all")
+    return error_response(404, "unknown API path", "see docs/viewer.md for all paths")
 
 
 def _error_handler(status: int, next_step: str) -> Callable[[Request, Exception], Response]:
@@ -207,6 +218,10 @@ def _int_param(request: Request, name: str, default: int, maximum: int = MAX_INT
     if not (given.isascii() and given.isdecimal() and len(given) < 13):
         raise BadQueryError(f"{name}={given[:40]} is not an integer")
     return max(minimum, min(int(given), maximum))
+
+
+def _optional_int_param(request: Request, name: str) -> int | None:
+    return _int_param(request, name, 0) if request.query_params.get(name) else None
 
 
 def _float_param(request: Request, name: str) -> float | None:

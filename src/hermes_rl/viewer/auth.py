@@ -29,7 +29,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 OWN_SITES = {"same-origin", "none"}
-REPORT_BUG = "see what `hermes-rl view` has printed, and please report it"
+REPORT_BUG = "see the output of `hermes-rl view`, and please report it"
 API = "/api"
 
 
@@ -68,7 +68,7 @@ class ViewerAuth:
         except Exception:
             # The server's own error response would bypass this middleware and lack the headers.
             if not begun:
-                await error_response(500, "the viewer has a bug here", REPORT_BUG)(scope, receive, send_with_headers)
+                await error_response(500, "internal error in the viewer", REPORT_BUG)(scope, receive, send_with_headers)
             raise
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -104,7 +104,7 @@ class ViewerAuth:
         if given is None:
             return None
         if not self._token_matches(given[0]):
-            return error_response(401, "the token in the address is wrong", "open the address that was printed last")
+            return error_response(401, "the token in the address is wrong", "open the newest printed address")
         response = RedirectResponse("/" + str(scope["path"]).lstrip("/\\"), status_code=303)
         response.set_cookie(self._cookie, given[0], httponly=True, samesite="strict", path="/")
         return response

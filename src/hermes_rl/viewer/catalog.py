@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
+from hermes_rl.core.group_means import GroupMeans
 from hermes_rl.viewer.index_cache import IndexProgress
 from hermes_rl.viewer.sources.discover import find_sources
 from hermes_rl.viewer.sources.source import RecordSource, RunAccess
@@ -45,14 +46,14 @@ class Catalog:
             self.sources()
         with self._lock:
             if name not in self._found:
-                raise NotFoundError("there is no source with this id")
+                raise NotFoundError("there is no run, evaluation or file with this id")
             return self._found[name]
 
     def describe(
         self, source: RecordSource, facts: Mapping[str, Any], progress: IndexProgress | None, problem: str | None
     ) -> dict[str, Any]:
         run = self._run_rows.get(source.run_id or "", {})
-        scored = facts.get("scored_groups") or 0
+        means = GroupMeans(facts.get("scored_groups") or 0, facts.get("mean_sum") or 0.0)
         at = source.updated_at
         return {
             "id": source.id,
@@ -63,7 +64,7 @@ class Catalog:
             "model": facts.get("model"),
             "groups": facts.get("groups"),
             "rollouts": facts.get("rollouts"),
-            "reward_mean": (facts.get("mean_sum") or 0.0) / scored if scored else None,
+            "reward_mean": means.mean,
             "updated_at": None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
             "indexing": None if progress is None else {"done_bytes": progress.done, "total_bytes": progress.total},
             "problem": problem or _problem(source, facts),
@@ -72,7 +73,7 @@ class Catalog:
 
 def _problem(source: RecordSource, facts: Mapping[str, Any]) -> str | None:
     if not source.available:
-        return "it holds no groups yet"
+        return "no groups yet"
     broken = facts.get("broken") or 0
     noun = "group" if source.store else "line"
     return f"{broken:,} {noun}{'' if broken == 1 else 's'} could not be read" if broken else None

@@ -31,7 +31,9 @@ class ViewerService:
         self._reader = RecordReader()
         self._indexes = IndexCache(self._reader)
         self.overviews = SourceQueries(self._catalog, self._indexes, self._reader, known_runs)
-        self.records = RecordQueries(self._catalog, self._indexes, self._reader, token_texts or TokenTexts())
+        self.records = RecordQueries(
+            self._catalog, self._indexes, self._reader, token_texts or TokenTexts(), known_runs
+        )
         delete_unused()
 
     def close(self) -> None:
@@ -53,13 +55,21 @@ class ViewerService:
         with self._indexes.open_index(self._catalog.source(name)) as index:
             return [str(number) for number in queries.evenly_spaced_groups(index.connection, count)]
 
-    def groups(self, name: str, *, sort: str, after: str | None, limit: int) -> dict[str, Any]:
-        with self._indexes.open_index(self._catalog.source(name)) as index:
-            page = queries.list_groups(index.connection, sort=sort, after=after, limit=limit)
+    def groups(self, name: str, *, sort: str, after: str | None, limit: int, step: int | None = None) -> dict[str, Any]:
+        """A page of groups; with `step`, those that this training step used."""
+        source = self._catalog.source(name)
+        with self._indexes.open_index(source) as index:
+            if step is None:
+                page = queries.list_groups(index.connection, sort=sort, after=after, limit=limit)
+            else:
+                found = queries.find_groups(index.connection, self.records.step_groups(source, step))
+                page = queries.RowPage([found[number] for number in sorted(found)], None, len(found))
             group_rows = [
                 rows.group_json(group, queries.group_rollouts(index.connection, group.n, rows.MAX_SCORES))
                 for group in page.rows
             ]
+        uses = self.records.uses(source, [group.n for group in page.rows])
+        group_rows = [row | {"use": uses.get(group.n)} for row, group in zip(group_rows, page.rows, strict=True)]
         return {"rows": group_rows, "next": page.next, "total": page.total}
 
     def rollouts(

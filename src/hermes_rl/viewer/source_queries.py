@@ -3,22 +3,26 @@
 Always true: aggregates cover everything indexed, and are recomputed only when that changed.
 """
 
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from hermes_rl.core.errors import HermesRLError
 from hermes_rl.version import __version__
+from hermes_rl.viewer import lenient_json
 from hermes_rl.viewer.catalog import Catalog, NotFoundError
 from hermes_rl.viewer.index import aggregates, queries
 from hermes_rl.viewer.index_cache import IndexCache, IndexProgress, OpenIndex
 from hermes_rl.viewer.record_reader import RecordReader, SourceChangedError
 from hermes_rl.viewer.responses import evaluations, rollout, runs
-from hermes_rl.viewer.sources.source import RecordSource, RunAccess, SourceKind
+from hermes_rl.viewer.sources.source import Command, RecordSource, RunAccess, SourceKind
 
 SUMMARY_SECONDS = 3.0
 MAX_FOLLOWED = 5
+MAX_LOG = 400_000
 
 
 class SourceQueries:
@@ -51,13 +55,13 @@ class SourceQueries:
     def curve(self, name: str) -> dict[str, Any]:
         folder = self._catalog.source(name).folder
         if folder is None:
-            raise NotFoundError("only a run has a curve")
+            raise NotFoundError("only runs have a curve")
         return runs.curve(runs.read_steps(folder / "metrics.jsonl", self._runs.steps))
 
     def live(self, name: str) -> dict[str, Any]:
         source = self._catalog.source(name)
         if source.run_id is None or source.folder is None:
-            raise NotFoundError("only a run is live")
+            raise NotFoundError("only runs have a live status")
         steps = runs.read_steps(source.folder / "metrics.jsonl", self._runs.steps)
         return runs.live(self._runs.status(source.run_id), steps.rows, self._waiting(source))
 
@@ -66,19 +70,66 @@ class SourceQueries:
 
     def compare(self, first: str, second: str) -> dict[str, Any]:
         sides = (self._catalog.source(first), self._catalog.source(second))
-        scores: list[dict[str, list[float]]] = []
-        descriptions: list[dict[str, Any]] = []
-        for source in sides:
-            with self._indexes.open_index(source) as index:
-                scores.append(aggregates.scores_by_item(index.connection))
-                descriptions.append(self._describe(source, index.facts, index.progress))
-        reports = (evaluations.read_report(sides[0].folder), evaluations.read_report(sides[1].folder))
-        answer = evaluations.compare_response((scores[0], scores[1]), reports)
+        (about_a, a), (about_b, b) = (self._compared(source) for source in sides)
+        answer = evaluations.compare_response(a, b)
         with self._indexes.open_index(sides[0]) as index:
             titles = aggregates.item_titles(index.connection, [item["item_id"] for item in answer["items"]])
         for item in answer["items"]:
             item["title"] = titles.get(item["item_id"], "")
-        return {"a": descriptions[0], "b": descriptions[1], **answer}
+        return {"a": about_a, "b": about_b, **answer}
+
+    def logs(self, name: str, part: str | None, lines: int) -> dict[str, Any]:
+        """The last lines of one component of a run, of the first one by default."""
+        source = self._catalog.source(name)
+        if source.run_id is None:
+            raise NotFoundError("only runs have logs")
+        parts = self._runs.logs(source.run_id)
+        if part is not None and part not in parts:
+            raise NotFoundError(f"the run has no log of {part!r}")
+        chosen = part or next(iter(parts), None)
+        text = self._runs.log(source.run_id, chosen, lines) if chosen else ""
+        return {"parts": parts, "part": chosen, "text": text[-MAX_LOG:], "lines": lines}
+
+    def commands(self, name: str) -> dict[str, Any]:
+        """Command lines to type next, each with what it does."""
+        source = self._catalog.source(name)
+        found = self._runs.commands(source.run_id) if source.run_id is not None else list(file_commands(source))
+        return {"commands": [{"what": command.what, "line": command.line} for command in found]}
+
+    def _compared(self, source: RecordSource) -> tuple[dict[str, Any], evaluations.ComparedSource]:
+        with self._indexes.open_index(source) as index:
+            about = self._describe(source, index.facts, index.progress)
+            samples, split = aggregates.group_shape(index.connection)
+            scores = aggregates.scores_by_item(index.connection)
+            provenance = self._provenance(source, index)
+            temperature = self._temperature(source, index)
+        report = evaluations.read_report(source.folder) if source.kind is SourceKind.EVALUATION else {}
+        decoding = lenient_json.as_mapping(report.get("generation_parameters"))
+        return about, evaluations.ComparedSource(
+            name=source.name,
+            report=report,
+            provenance=lenient_json.as_mapping(provenance),
+            scores=scores,
+            unscored=(index.facts.get("rollouts") or 0) - (index.facts.get("scored") or 0),
+            samples=samples,
+            split=split,
+            model=about["model"] or lenient_json.as_str(report.get("model")),
+            temperature=lenient_json.as_number(decoding.get("temperature")) if report else temperature,
+        )
+
+    def _temperature(self, source: RecordSource, index: OpenIndex) -> float | None:
+        """That of the first recorded sequence; None where no tokens were recorded."""
+        first = queries.list_groups(index.connection, sort="n", after=None, limit=1).rows
+        for group in first:
+            for row in queries.group_rollouts(index.connection, group.n, 1):
+                try:
+                    record = self._reader.rollout(source, group, row, sequences=True)
+                except (SourceChangedError, HermesRLError):
+                    return None
+                sequences = lenient_json.as_list(record.get("sequences"))
+                sampling = lenient_json.as_mapping(sequences[0]).get("sampling") if sequences else None
+                return lenient_json.as_number(lenient_json.as_mapping(sampling).get("temperature"))
+        return None
 
     def _follow(self, source: RecordSource) -> None:
         self._problems.pop(source.id, None)
@@ -128,3 +179,22 @@ class SourceQueries:
             return self._reader.store(source.store).waiting() if source.store and source.available else None
         except HermesRLError:
             return None
+
+
+def file_commands(source: RecordSource) -> Iterator[Command]:
+    """What a person is likely to do next with a file of groups or an evaluation."""
+    if source.kind is SourceKind.EVALUATION and source.folder is not None:
+        yield _command("Compare it with another evaluation", "compare", source.folder, "OTHER")
+        yield _command("Write a report to send", "report", source.folder)
+    if source.file is None or source.kind is SourceKind.DATABASE:
+        return
+    if source.kind is SourceKind.GROUPS:
+        yield _command("Write a report to send", "report", source.file)
+    yield _command("Score it again with the reward as it is now", "rescore", source.file)
+    yield _command("Repeat a rollout's tool calls", "replay", source.file)
+    if source.kind is SourceKind.GROUPS:
+        yield _command("Export it for fine-tuning", "export", "sft", source.file, "-o", "sft.jsonl")
+
+
+def _command(what: str, *words: str | Path) -> Command:
+    return Command(what, shlex.join(["hermes-rl", *map(str, words)]))

@@ -44,6 +44,7 @@ class RolloutEntry:
     words: str
     offset: int | None = None
     length: int | None = None
+    seat: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def describe_rollout(
         words=search_text(record),
         offset=offset,
         length=length,
+        seat=_short_text(record.get("seat")),
     )
 
 
@@ -156,10 +158,13 @@ def rollout_messages(rollout: Mapping[str, Any]) -> list[Any]:
 
 def tool_counts(record: Mapping[str, Any]) -> dict[str, ToolCounts]:
     counts: dict[str, ToolCounts] = {}
-    uses = as_list(record.get("tool_uses"))
+    # Not every call in a conversation was made: worked examples have calls, too.
     names = (
-        [(as_mapping(use).get("name"), as_mapping(use).get("error") is not None) for use in uses]
-        if uses
+        [
+            (as_mapping(use).get("name"), as_mapping(use).get("error") is not None)
+            for use in as_list(record["tool_uses"])
+        ]
+        if record.get("tool_uses") is not None
         else [(as_mapping(as_mapping(call).get("function")).get("name"), False) for call in _calls(record)]
     )
     for name, failed in names:

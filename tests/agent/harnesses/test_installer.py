@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes_rl.agent.harnesses import installer
-from hermes_rl.agent.harnesses.harness import Agent
+from hermes_rl.agent.harnesses.harness import Agent, packages_agent
 from hermes_rl.agent.harnesses.installer import STEPS, agents_home, install, installed_folder
 from hermes_rl.core.errors import ConfigError
 
@@ -64,6 +64,17 @@ def digest(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_package_with_the_recorded_hash_is_installed(digest: str) -> None:
     folder = install(an_agent(f"tiny==1 --hash=sha256:{digest}"))
     assert list(folder.rglob("tiny.py"))
+
+
+def test_packages_of_ones_own_come_with_what_they_need(home: Path, digest: str) -> None:
+    with zipfile.ZipFile(home / "needy-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("needy.py", "import tiny\n")
+        about = "Metadata-Version: 2.1\nName: needy\nVersion: 1\nRequires-Dist: tiny\n"
+        archive.writestr("needy-1.dist-info/METADATA", about)
+        archive.writestr("needy-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("needy-1.dist-info/RECORD", "")
+    folder = install(packages_agent(["needy"]))
+    subprocess.check_call([folder / "bin" / "python", "-c", "import needy"], cwd="/")
 
 
 def test_a_package_with_another_hash_is_not_installed(digest: str) -> None:

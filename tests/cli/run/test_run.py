@@ -121,7 +121,7 @@ def test_results_show_where_the_weights_are(capsys: pytest.CaptureFixture[str]) 
     write_steps(places, 3)
     weights = write_weights(places)
     assert typed("run", "results", "r1") == 0
-    assert f"  weights      {weights}\n" in capsys.readouterr().out
+    assert f"  weights       {weights}\n" in capsys.readouterr().out
     assert told("run", "results", "r1")["weights_path"] == str(weights)
 
 
@@ -135,6 +135,31 @@ def test_results_show_the_rewards_and_what_to_do_next(capsys: pytest.CaptureFixt
     assert f"{history[0]['reward/mean']:.3f} in step 1, {history[-1]['reward/mean']:.3f} in step 3\n" in shown
     assert "--run r1\n  hermes-rl engine serve r1\n  hermes-rl export r1 --to merged\n" in shown
     assert len(shown.splitlines()) <= 15
+
+
+def write_held_out(places: RunPaths, name: str, mean: float, low: float, high: float) -> None:
+    metrics = {"eval/mean_reward": mean, "eval/mean_reward/low": low, "eval/mean_reward/high": high}
+    places.evaluation(name).mkdir(parents=True)
+    report = {"metrics": {**metrics, "eval/items_scored": 40}, "seconds": 90.0}
+    (places.evaluation(name) / "metrics.json").write_text(json.dumps(report))
+
+
+def test_results_show_held_out_rates_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated = run_file("r1").model_copy(update={"held_out_items": 40})
+    places = make_run("r1", phase=Phase.FINISHED, file=evaluated)
+    write_steps(places, 3)
+    write_weights(places)
+    write_held_out(places, "before-greedy", 0.125, 0.042, 0.268)
+    write_held_out(places, "after-greedy", 1.0, 0.912, 1.0)
+    write_held_out(places, "before-sampled", 0.15, 0.057, 0.298)
+    assert typed("run", "results", "r1") == 0
+    shown = capsys.readouterr().out
+    greedy = "0.125 [0.04, 0.27] before, 1.000 [0.91, 1.00] after, on 40 held-out items at temperature 0\n"
+    assert f"  greedy        {greedy}" in shown
+    assert "0.150 [0.06, 0.30] before, on 40 held-out items at temperature 1\n" in shown
+    assert "  not evaluated after-sampled; see hermes-rl run logs r1 --part after-sampled\n" in shown
+    # Greedy and sampled run at the same time: 90 s before, 90 s after.
+    assert "  evaluation    3.0 min of " in shown
 
 
 def test_a_followed_run_ends_with_its_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,6 +242,17 @@ def test_what_a_run_starts_from_is_a_setting_of_its_trainer(verb: tuple[str, ...
     assert made["tinker"]["init_from"] == "words-1"
 
 
+def test_the_default_number_of_held_out_items_follows_from_the_rollouts_of_the_run(model: str) -> None:
+    def held_out(*options: str) -> int:
+        words = ["run", "start", str(ENVIRONMENT), "--preset", "laptop", "--set", f"base_model={model}", *options]
+        return int(json.loads(CliRunner().invoke(hermes_rl, [*words, "--dry-run", "--json"]).stdout)["held_out_items"])
+
+    # Ten steps of 16 rollouts, one item for eight of them.
+    assert held_out() == 20
+    assert held_out("--eval-items", "0") == 0
+    assert held_out("--set", "total_steps=10000") == 200
+
+
 def test_several_environments_are_given_with_their_weights(model: str) -> None:
     options = ["--preset", "laptop", "--set", f"base_model={model}", "--add", "gsm8k:0.5", "--dry-run", "--json"]
     made = json.loads(CliRunner().invoke(hermes_rl, ["run", "start", str(ENVIRONMENT), *options]).stdout)
@@ -226,7 +262,7 @@ def test_several_environments_are_given_with_their_weights(model: str) -> None:
 def test_hosted_training_without_its_key_is_refused_with_the_line_that_sets_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert typed("run", "start", str(ENVIRONMENT)) == 2
+    assert typed("run", "start", str(ENVIRONMENT), "--preset", "tinker") == 2
     assert "hermes-rl config set TINKER_API_KEY" in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,9 @@ def test_a_run_is_started_watched_and_read_and_leaves_no_secret(home: Path) -> N
     assert (watched.returncode, "finished" in watched.stderr) == (0, True)
     results = told("run", "results", run_id)
     assert results["metrics"]["step"] == STEPS
+    # Before the first step, and with the last weights while the trainer still serves them.
+    evaluations = {(one["moment"], one["decoding"]): one["items"] for one in results["held_out"]}
+    assert evaluations == dict.fromkeys(product(("before", "after"), ("greedy", "sampled")), 2)
     assert [one["metrics"]["groups"] > 0 for one in results["environments"]] == [True]
     assert trained_tensors(results["weights_path"])
     assert [one["run_id"] for one in told("run", "list")] == [run_id]

@@ -168,6 +168,11 @@ def test_the_engine_must_hold_the_adapters_rank(laptop: Draft) -> None:
         edit_field(laptop, "engine.rank", 8)
 
 
+def test_the_engine_must_take_the_longest_sequence(laptop: Draft) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.max_length cannot be 100: .*or max_token_trainer_length to 100"):
+        edit_field(laptop, "engine.max_length", 100)
+
+
 def test_an_environment_of_the_installed_atroposlib_is_refused_with_what_to_do(
     described_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,19 @@ def test_a_class_that_lacks_a_method_is_told_when_a_base_of_it_derives_from_one_
     ]
 
 
+def test_an_environment_with_several_agents_needs_the_methods_of_its_own_base(tmp_path: Path) -> None:
+    text = "from hermes_rl import HermesMultiAgentEnv\nclass Duel(HermesMultiAgentEnv):\n    seats = ('a', 'b')\n"
+    written(tmp_path, {"duel_env.py": text})
+    (broken,) = discover([tmp_path]).broken
+    assert "class Duel lacks compute_seat_rewards and seat_prompt" in broken.why
+
+
+def test_a_text_game_needs_no_prompt_and_no_reward(tmp_path: Path) -> None:
+    text = "from hermes_rl import TextGameEnv\nclass Maze(TextGameEnv):\n    game = object\n"
+    written(tmp_path, {"maze_env.py": text})
+    assert classes(discover([tmp_path])) == {"Maze"}
+
+
 def test_an_unknown_base_gets_the_benefit_of_the_doubt(tmp_path: Path) -> None:
     text = f"Mixin = make()\n{OURS}class Mine(Mixin, HermesAgentBaseEnv): ...\n"
     assert classes(discover([written(tmp_path, {"a.py": text})])) == {"Mine"}

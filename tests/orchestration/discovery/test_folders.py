@@ -114,7 +114,7 @@ def test_a_file_anywhere_is_found_by_its_path(tmp_path: Path) -> None:
     ("name", "told"),
     [
         ("gsm9k", "no environment is named 'gsm9k'; did you mean 'gsm8k'?"),
-        ("xyzzy", "known: gsm8k, harbor, swe"),
+        ("xyzzy", "known: append_log, gsm8k, harbor"),
         ("gsm8k@00000000", "'gsm8k' has no version '00000000'"),
         ("nowhere.py", "there is no file nowhere.py"),
         ("{0}/two.py", "has several environments: A, B; name one as"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hermes_rl.core import memory
 from hermes_rl.orchestration.doctor import machine
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 
@@ -69,13 +70,13 @@ def test_a_home_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPatc
     ("free", "state"), [(10**10, FindingState.OK), (10**9, FindingState.WARN), (None, FindingState.WARN)]
 )
 def test_little_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch, free: int | None, state: FindingState) -> None:
-    monkeypatch.setattr(machine, "_free_memory", lambda: free)
+    monkeypatch.setattr(machine, "free_memory", lambda: free)
     assert [one.state for one in machine.memory()] == [state]
 
 
 def test_memory_is_what_this_control_group_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_free_in_cgroups", lambda: iter([1234]))
-    assert machine._free_memory() == 1234
+    monkeypatch.setattr(memory, "_free_in_cgroups", lambda: iter([1234]))
+    assert memory.free_memory() == 1234
 
 
 def test_a_clock_before_our_own_files_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,3 +92,21 @@ def test_a_damaged_file_is_told_and_raises_nothing(damage: bytes) -> None:
 )
 def test_only_numbers_that_json_has_are_numbers(value: object, shown: float | None) -> None:
     assert finite_number(value) == shown
+
+
+def test_the_minutes_left_count_down_between_two_steps() -> None:
+    places = make_run()
+    write_steps(places, 40, seconds=30)
+    measured = read_run_metrics(places, run_file("r1"))
+    last = measured.times[-1]
+    # 60 steps of 30 s; a step that takes longer than usual does not shorten the others.
+    left = [latest_metrics(measured, 100, last + seconds)["minutes_left"] for seconds in (0, 12, 30, 300)]
+    assert left == [30.0, 29.8, 29.5, 29.5]
+
+
+def test_a_diagnosis_of_an_environment_is_told_until_a_tool_is_called() -> None:
+    places = make_run()
+    for diagnosis in ("0 tool calls in 8 rollouts: why", None):
+        write_environment_lines(places, "env", {"train/diagnosis": diagnosis})
+        measured = read_run_metrics(places, run_file("r1"))
+        assert environment_metrics(measured, "words")["diagnosis"] == diagnosis

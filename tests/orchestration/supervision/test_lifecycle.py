@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED, UnitState
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.lifecycle import (
+    LIMIT_REASON,
     STOP_GRACE,
     DesiredRun,
     KillComponent,
@@ -31,9 +32,16 @@ PLAN = (
     ComponentPlan("env-b", Role.ENVIRONMENT, (), ("api", "trainer"), evaluation_only=True, patience=PATIENCE),
     ComponentPlan("export", Role.EXPORT, (), ("engine",), patience=replace(PATIENCE, most_failures=1)),
 )
+# The same with evaluations before the first step and after the last one.
+EVALUATED = (
+    *PLAN[:3],
+    ComponentPlan("before", Role.BASELINE, (), ("trainer",), patience=replace(PATIENCE, most_failures=1)),
+    *PLAN[3:],
+    ComponentPlan("after", Role.EVALUATION, (), ("trainer",), patience=replace(PATIENCE, most_failures=1)),
+)
 NAMES = [plan.name for plan in PLAN]
 SERVICES = NAMES[:-1]
-RANK = {plan.name: plan.role.rank for plan in PLAN}
+RANK = {plan.name: plan.role.rank for plan in EVALUATED}
 URL = "http://127.0.0.1:1"
 
 
@@ -50,7 +58,12 @@ class World:
     obeys: bool = True
     wanted: DesiredRun = DesiredRun.RUN
     complete: bool = False
+    limit: str | None = None
     log: list[StartComponent | StopComponent | KillComponent] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        return [plan.name for plan in self.course.plan]
 
     def facts(self) -> RunObservation:
         parts = {
@@ -62,9 +75,9 @@ class World:
                 url=self.urls.get(name, URL),
                 exit_code=self.exits.get(name),
             )
-            for name in NAMES
+            for name in self.names
         }
-        return RunObservation(parts, self.wanted, self.complete)
+        return RunObservation(parts, self.wanted, self.complete, self.limit)
 
     def step(self, seconds: float = 0.2) -> tuple[StartComponent | StopComponent | KillComponent, ...]:
         before = self.course
@@ -84,11 +97,11 @@ class World:
 
     def _check(self, before: RunProgress, action: StartComponent | StopComponent | KillComponent) -> None:
         """What holds of every action, whatever was seen."""
-        plan = next(plan for plan in PLAN if plan.name == action.component)
+        plan = next(plan for plan in before.plan if plan.name == action.component)
         if isinstance(action, StartComponent):
             assert action.component not in self.lives, "two lives at once"
             assert all(need in self.lives and need in self.ready for need in plan.needs), "before what it needs"
-            assert before.phase is not Phase.STOPPING or plan.role in {Role.ENGINE, Role.EXPORT}
+            assert before.phase is not Phase.STOPPING or plan.role in {Role.ENGINE, Role.EXPORT, Role.EVALUATION}
         if isinstance(action, StopComponent) and self.course.ending in {Phase.STOPPED, Phase.FAILED}:
             higher = [name for name in self.lives if RANK[name] > plan.role.rank]
             assert not higher, f"{action.component} is stopped before {higher}"
@@ -267,6 +280,80 @@ def test_a_stop_during_the_export_leaves_a_run_to_resume() -> None:
     assert "before its weights were exported" in str(world.course.reason)
 
 
+def evaluated() -> World:
+    """A run whose evaluation before the first step is running."""
+    world = World(RunProgress.new(EVALUATED), ready={*SERVICES, "before", "after"})
+    while "before" not in world.lives:
+        world.step()
+    return world
+
+
+def test_environments_start_once_the_evaluation_before_the_first_step_has_ended() -> None:
+    world = evaluated()
+    for _ in range(10):
+        world.step()
+    assert world.course.phase is Phase.STARTING
+    assert not world.lives & {"env-a", "env-b"}
+    world.end("before", 0)
+    world.until(Phase.RUNNING)
+    assert starts(world)[-3:] == ["before", "env-a", "env-b"]
+
+
+def test_a_run_goes_on_without_an_evaluation_that_fails() -> None:
+    world = evaluated()
+    while world.course.phase is not Phase.RUNNING:
+        world.end("before", 1)
+        world.step()
+    assert starts(world).count("before") == 2
+    for _ in range(10):
+        world.step()
+    assert world.course.phase is Phase.RUNNING
+
+
+def complete() -> World:
+    """A run that has taken its last step and exported its weights, and evaluates them."""
+    world = evaluated()
+    world.end("before", 0)
+    world.until(Phase.RUNNING)
+    world.complete = True
+    while "after" not in world.lives or "export" not in world.lives:
+        world.step()
+    world.end("export", 0)
+    return world
+
+
+def test_the_trainer_serves_the_last_weights_until_they_are_evaluated() -> None:
+    world = complete()
+    for _ in range(10):
+        world.step(PATIENCE.ready_within)
+    assert {"engine", "trainer", "after"} <= world.lives
+    world.end("after", 0)
+    world.until(Phase.FINISHED)
+    assert stops(world)[-3:] == ["trainer", "api", "engine"]
+
+
+def test_an_evaluation_that_fails_after_the_last_step_does_not_undo_the_run() -> None:
+    world = complete()
+    while world.course.phase is not Phase.FINISHED:
+        world.end("after", 1)
+        world.step()
+    assert starts(world).count("after") == 2
+
+
+def test_without_its_trainer_a_complete_run_does_not_wait_for_an_evaluation() -> None:
+    world = complete()
+    world.end("trainer", -9)
+    world.until(Phase.FINISHED, 30.0)
+
+
+def test_a_stop_during_the_evaluation_leaves_a_run_to_resume() -> None:
+    world = complete()
+    world.step()
+    world.wanted = DesiredRun.STOP
+    world.until(Phase.STOPPED)
+    assert "before its weights were evaluated" in str(world.course.reason)
+
+
 def test_a_run_whose_environments_have_no_more_items_goes_on_for_a_while_then_fails() -> None:
     world = running()
     world.end("env-a", 0)
@@ -275,6 +362,21 @@ def test_a_run_whose_environments_have_no_more_items_goes_on_for_a_while_then_fa
     assert "training continues with the queued groups" in str(world.course.reason)
     assert world.course.phase is Phase.RUNNING
     world.until(Phase.FAILED)
+
+
+def test_an_environment_that_used_its_tokens_stops_the_run_to_be_resumed() -> None:
+    world = running()
+    world.end("env-a", LIMIT_REACHED)
+    world.until(Phase.STOPPED)
+    assert str(world.course.reason).startswith(f"{LIMIT_REASON}: env-a used its tokens")
+    assert starts(world).count("env-a") == 1
+
+
+def test_a_run_stops_when_its_time_is_over() -> None:
+    world = running()
+    world.limit = "2.0 of 2 minutes"
+    world.until(Phase.STOPPED)
+    assert world.course.reason == f"{LIMIT_REASON}: 2.0 of 2 minutes"
 
 
 def test_a_part_that_lives_without_its_keeper_is_killed() -> None:
@@ -297,7 +399,7 @@ def test_a_keeper_that_outlives_its_part_for_long_is_killed() -> None:
     assert killed
 
 
-PARTS = st.sampled_from(NAMES)
+PARTS = st.sampled_from([plan.name for plan in EVALUATED])
 EVENTS = st.one_of(
     st.tuples(st.just("ready"), PARTS),
     st.tuples(st.just("unready"), PARTS),
@@ -335,7 +437,7 @@ def befall(world: World, event: tuple[object, ...]) -> None:
 def test_whatever_is_seen_no_order_is_broken_and_a_stop_ends_within_its_deadlines(
     events: list[tuple[object, ...]], all_ready: bool
 ) -> None:
-    world = World(ready=set(NAMES[:-1]) if all_ready else set())
+    world = World(RunProgress.new(EVALUATED), ready={*NAMES[:-1], "before", "after"} if all_ready else set())
     for event in events:
         befall(world, event)
         was = world.course.phase
@@ -344,7 +446,7 @@ def test_whatever_is_seen_no_order_is_broken_and_a_stop_ends_within_its_deadline
         assert not was.ended or world.course.phase is was
     world.wanted = DesiredRun.STOP
     world.obeys = False
-    ranks = len({plan.role for plan in PLAN})
+    ranks = len({plan.role for plan in EVALUATED})
     end = world.now + (ranks + 1) * (PATIENCE.stop_within + STOP_GRACE + 4.0)
     while not world.course.phase.ended:
         assert world.now < end, f"{world.course.phase}: {world.course.reason} {world.lives}"

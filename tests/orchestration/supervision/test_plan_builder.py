@@ -43,6 +43,11 @@ def test_a_self_hosted_run_has_an_engine_and_the_trainer_needs_it() -> None:
     assert following(part(plan, "trainer").command, "--tinker.base_url") == "{url:engine}"
 
 
+def test_the_time_limit_of_a_run_is_in_its_plan(tmp_path: Path) -> None:
+    build_plan(run_file().model_copy(update={"max_minutes": 2.5})).write(tmp_path / "parts.json")
+    assert read_plan(tmp_path / "parts.json").max_minutes == 2.5
+
+
 def test_a_hosted_run_has_none() -> None:
     plan = build_plan(run_file(engine=False))
     assert [one.name for one in plan.parts] == ["api", "trainer", "env", "export"]
@@ -67,6 +72,45 @@ def test_several_environments_have_parts_of_their_own_names() -> None:
     assert part(plan, "env-words").registers_as == "words"
 
 
+def evaluations(plan: RunPlan, role: Role) -> list[str]:
+    return [one.name for one in plan.parts if one.role is role]
+
+
+def test_a_run_without_held_out_items_is_not_evaluated() -> None:
+    assert not any(evaluations(build_plan(run_file()), role) for role in (Role.BASELINE, Role.EVALUATION))
+
+
+def test_a_run_is_evaluated_greedily_and_sampled_before_its_first_step_and_after_its_last() -> None:
+    plan = build_plan(run_file().model_copy(update={"held_out_items": 20}))
+    assert evaluations(plan, Role.BASELINE) == ["before-greedy", "before-sampled"]
+    assert evaluations(plan, Role.EVALUATION) == ["after-greedy", "after-sampled"]
+    temperatures = [
+        following(one.command, "--env.eval_temperature") for one in plan.parts if one.name.startswith("after")
+    ]
+    assert temperatures == ["0.0", "1.0"]
+    assert following(part(plan, "after-greedy").command, "--env.eval_size") == "20"
+
+
+def test_only_environments_that_are_trained_on_are_evaluated_by_the_run() -> None:
+    entries = [
+        EnvironmentEntry(name="words", reference="words.py"),
+        EnvironmentEntry(name="lines", reference="lines.py"),
+        EnvironmentEntry(name="sums", reference="sums.py", evaluation_only=True),
+    ]
+    plan = build_plan(run_file(*entries).model_copy(update={"held_out_items": 1}))
+    names = {f"before-{decoding}-{name}" for decoding in ("greedy", "sampled") for name in ("words", "lines")}
+    assert set(evaluations(plan, Role.BASELINE)) == names
+
+
+def test_a_resumed_run_with_steps_is_no_longer_evaluated_before_the_first() -> None:
+    lineage = RunPaths("r1").folder / "lineage.jsonl"
+    lineage.parent.mkdir(parents=True)
+    lineage.write_text('{"step": 1, "version": 1, "batches": [1], "state": "a", "sampler": "b"}\n')
+    plan = build_plan(run_file().model_copy(update={"held_out_items": 20}))
+    assert evaluations(plan, Role.BASELINE) == []
+    assert evaluations(plan, Role.EVALUATION) != []
+
+
 def test_a_secret_in_a_section_is_refused_with_the_next_step() -> None:
     entry = EnvironmentEntry(name="words", reference="words.py", openai={"api_key": "sk-real-secret"})
     with pytest.raises(ConfigError, match="hermes-rl config set") as raised:
@@ -78,6 +122,14 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     plan = build_plan(run_file())
     plan.write(tmp_path / "parts.json")
     assert read_plan(tmp_path / "parts.json") == plan
+
+
+def test_an_engine_on_gpus_gets_its_layout() -> None:
+    engine = EngineEntry(model="/m", fsdp=4, max_length=512, gradient_checkpointing=True, cuda=True)
+    command = part(build_plan(run_file().model_copy(update={"engine": engine})), "engine").command
+    assert (following(command, "--fsdp"), following(command, "--max-length")) == ("4", "512")
+    assert {"--gradient-checkpointing", "--cuda"} <= set(command)
+    assert "--adapters" not in command
 
 
 def test_marks_in_a_command_are_filled() -> None:
@@ -94,7 +146,7 @@ def test_every_option_is_one_that_the_commands_know() -> None:
         words = fill_command(
             part(build_plan(run_file()), name).command[len(PROGRAM) :], 1, {"api": "http://a", "engine": "http://e"}
         )
-        result = CliRunner().invoke(hermes_rl, [*words, "--help"])
+        result = CliRunner().invoke(hermes_rl, [*words, "--help-all" if name == "trainer" else "--help"])
         assert result.exit_code == 0, f"{name}: {result.output}"
         for option in (word for word in words if word.startswith("--")):
             assert option in result.output, f"{name} knows no {option}"

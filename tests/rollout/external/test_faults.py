@@ -143,6 +143,7 @@ async def test_a_run_with_attackers_in_it_scores_the_others_as_ever_and_writes_n
     flags = [word for name, value in settings.items() for word in (f"--env.{name}", _flag(value))]
     async with ScriptedModel(hostile_env.writes_the_number) as model:
         words = ["process", f"{hostile_env.__file__}:Numbers", "--openai.base_url", model.base_url, *flags]
+        words += ["--max-unscored", "1"]
         words += ["--openai.model_name", "scripted", "--openai.api_key", "env:PROVIDER"]
         environment = {"PROVIDER": provider, "HERMES_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
         process = await asyncio.create_subprocess_exec(

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hermes_rl import ConfigError, HermesAgentEnvConfig, SandboxSpec
+from hermes_rl.agent.harnesses.harness import packages_agent
+from hermes_rl.agent.harnesses.installer import agents_home
+from hermes_rl.agent.harnesses.registry import get_agent
 from hermes_rl.core.errors import EnvironmentCodeError
-from hermes_rl.rollout.external.program import Placeholders, Program, prompt_text, with_agent
+from hermes_rl.rollout.external import program as program_module
+from hermes_rl.rollout.external.program import Placeholders, Program, install_packages, prompt_text, with_agent
 
 MARKS = Placeholders(
     origin="http://127.0.0.1:5",
@@ -103,6 +107,51 @@ def test_a_file_that_is_not_there_is_told_before_the_first_rollout() -> None:
 def test_a_ready_made_agent_that_nobody_knows_is_told() -> None:
     with pytest.raises(ConfigError, match="no-such"):
         program("agent:no-such")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folders of `sdk` and of the packages `a` and `b`, as if they were installed."""
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    for agent in (get_agent("sdk"), packages_agent(["a", "b"])):
+        (agents_home() / agent.folder_name).mkdir(parents=True)
+    return agents_home()
+
+
+@pytest.mark.parametrize(
+    "command", ["agent:sdk --say {prompt} x", ["agent:sdk", "--say", "{prompt}", "x"]], ids=["text", "list"]
+)
+def test_a_ready_made_agent_of_ones_own_takes_arguments(command: Any, installed: Path) -> None:
+    text = program(command).shell_command(MARKS)
+    assert text == get_agent("sdk").command + " --say 'it'\"'\"'s $HOME' x"
+    assert program("agent:sdk").shell_command(MARKS) == get_agent("sdk").command
+
+
+def test_arguments_of_an_agent_that_takes_none_are_refused(installed: Path) -> None:
+    (agents_home() / get_agent("codex").folder_name).mkdir()
+    with pytest.raises(ConfigError, match="agent:codex takes no arguments, got '--fast'"):
+        program("agent:codex --fast")
+
+
+def test_packages_are_mounted_and_their_python_comes_first(installed: Path) -> None:
+    config = HermesAgentEnvConfig(agent_command=["python3", "a.py", "{prompt}"], agent_packages=["b", "a"])
+    command = Program.from_config(config).shell_command(MARKS)
+    assert command == "export PATH=/agent/bin:$PATH; python3 a.py 'it'\"'\"'s $HOME'"
+    folder = installed / packages_agent(["a", "b"]).folder_name
+    assert dict(with_agent(SandboxSpec(), config).folders) == {"/agent": folder}
+
+
+def test_packages_beside_a_ready_made_agent_are_refused(installed: Path) -> None:
+    with pytest.raises(ConfigError, match="agent:sdk has its own packages"):
+        Program.from_config(HermesAgentEnvConfig(agent_command="agent:sdk", agent_packages=["a"]))
+
+
+async def test_packages_are_installed_once(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(program_module, "install", done.append)
+    for packages in (["a", "b"], ["c"]):
+        await install_packages(HermesAgentEnvConfig(agent_command="run", agent_packages=packages))
+    assert [agent.pip for agent in done] == [("c",)]
 
 
 def test_settings_of_a_program_without_one_are_refused() -> None:

@@ -69,7 +69,9 @@ async def test_sampling_is_the_runs_whatever_the_agent_asks_for() -> None:
 
 async def test_the_agent_has_its_own_tools_and_not_ours() -> None:
     group = await group_of(writes_the_number, **SMALL)
-    assert group.tools == ()
+    assert group.tools == ("bash",)
+    assert [schema["function"]["name"] for schema in group.tool_schemas] == ["bash"]
+    assert "tool_schemas" not in group.rollouts[0].metadata
     assert [use.name for use in group.rollouts[0].tool_uses] == ["bash"]
 
 

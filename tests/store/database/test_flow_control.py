@@ -129,3 +129,12 @@ async def test_one_that_is_not_registered_is_told_so(store: Store) -> None:
     await store.register_trainer(TrainerRow("trainer", 8))
     with pytest.raises(UnknownEnvironmentError):
         await granted(store, 99, 1)
+
+
+async def test_nothing_is_granted_beyond_the_steps_that_are_left(store: Store) -> None:
+    await store.register_trainer(TrainerRow("t", 8, 3, settings={"total_steps": 2}))
+    environment = (await store.register_environment("e")).id
+    admission = await store.admit(environment, running=0, wanted=100, limit=NO_LIMIT)
+    assert (admission.granted, admission.waiting) == (16, "the trainer needs no more for its remaining steps")
+    await add_groups(store, environment, 1, size=4)
+    assert await granted(store, environment, 100, running=8) == 4

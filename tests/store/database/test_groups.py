@@ -141,12 +141,14 @@ async def test_pages_hold_every_rollout_once(store: Store) -> None:
         (RolloutQuery(highest_score=0.6), {0}),
         (RolloutQuery(stop_reason="natural"), {0, 1}),
         (RolloutQuery(failure="sandbox"), {2}),
+        (RolloutQuery(seat="buyer"), {1}),
         (RolloutQuery(item_id="item", text="hay", lowest_score=0.1), {1}),
         (RolloutQuery(environment=999), set()),
     ],
 )
 async def test_rollouts_are_found_by_what_they_are(store: Store, wanted: RolloutQuery, numbers: set[int]) -> None:
-    rollouts = (make_rollout(text="only hay"), make_rollout(1, text="hay, needle or hay", score=0.75), make_failed(2))
+    needle = make_rollout(1, text="hay, needle or hay", score=0.75, seat="buyer")
+    rollouts = (make_rollout(text="only hay"), needle, make_failed(2))
     rollouts = (replace(rollouts[0], messages=[]), *rollouts[1:])
     await store.add(await with_trainer(store), make_group(rollouts=rollouts))
     await store.index_texts()

@@ -1,5 +1,7 @@
 import asyncio
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,7 +9,7 @@ from hermes_rl.store.database.errors import NewerSchemaError
 from hermes_rl.store.database.postgres import PostgresEngine
 from hermes_rl.store.database.schema import MIGRATIONS, migrate
 from hermes_rl.store.database.store import Store, open_engine, open_store
-from hermes_rl.store.database.transactions import DatabaseEngine, execute
+from hermes_rl.store.database.transactions import DatabaseEngine, Transaction, execute, insert_rows
 from tests.store.database.making import add_groups, with_trainer
 
 NEXT = ("ALTER TABLE groups ADD COLUMN note TEXT; CREATE INDEX groups_note ON groups (note);", {"sqlite": ""})
@@ -50,14 +52,25 @@ async def as_of_version_1(engine: DatabaseEngine) -> int:
     return int(environment)
 
 
-async def test_a_store_of_version_1_keeps_all_it_has_when_it_is_migrated(address: str) -> None:
+def insert_without_seat(head: str, rows: Iterable[Sequence[Any]]) -> Transaction[None]:
+    """Insert as the versions that knew no seats did."""
+    wide = "seat" in head
+    return insert_rows(head.replace(", seat", ""), [row[:-1] if wide else row for row in rows])
+
+
+async def test_a_store_of_version_1_keeps_all_it_has_when_it_is_migrated(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_engine(address, MIGRATIONS[:1]) as engine:
         environment, old = await as_of_version_1(engine), Store(engine)
-        places = await add_groups(old, environment, 2)
+        with monkeypatch.context() as before:
+            before.setattr("hermes_rl.store.database.groups.insert_rows", insert_without_seat)
+            places = await add_groups(old, environment, 2)
         kept = [await old.group(place) for place in places]
         old.close()
     async with open_store(address) as store:
         assert [await store.group(place) for place in places] == kept
+        assert {listed.rollout.seat for listed in (await store.rollouts()).rollouts} == {None}
         assert (await store.register_environment("e")).id == environment
 
 
@@ -86,7 +99,7 @@ async def test_a_store_is_migrated_by_one_of_those_that_open_it_at_once(address:
 
     await asyncio.gather(*(use() for _ in range(4)))
     async with open_engine(address) as engine:
-        assert await versions(engine) == [1, 2]
+        assert await versions(engine) == [1, 2, 3]
 
 
 async def test_columns_that_come_later_are_added_to_groups_that_are_there(address: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.store.database.store import open_store
+from hermes_rl.store.records import RecordWriter
 from hermes_rl.viewer.sources.discover import find_sources, resolve_target
 from hermes_rl.viewer.sources.source import RunAccess, SourceKind, database_source, no_runs
 from tests.viewer.recording import group, write_lines
@@ -69,8 +70,9 @@ def test_looking_at_a_database_does_not_make_it_newer(tmp_path: Path) -> None:
 
 def test_a_run_by_its_id_with_its_evaluations(tmp_path: Path) -> None:
     make_evaluation(tmp_path / "r1" / "parts" / "env" / "evals" / "words-1")
+    make_evaluation(tmp_path / "r1" / "parts" / "env" / "serve" / "evals" / "words-2")
     found = resolve_target("r1", known_runs(tmp_path, "r1", "r2"))
-    assert [source.kind for source in found] == [SourceKind.RUN, SourceKind.EVALUATION]
+    assert [source.kind for source in found] == [SourceKind.RUN, SourceKind.EVALUATION, SourceKind.EVALUATION]
     assert found[0].id == "run-r1"
 
 
@@ -95,6 +97,7 @@ def test_a_home_has_runs_evaluations_and_the_database_of_the_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     make_evaluation(tmp_path / "rl" / "evals" / "words-1")
     make_store(tmp_path / "rl" / "trajectories.db")
     found = find_sources([], known_runs(tmp_path / "rl" / "runs", "r1"))
@@ -103,7 +106,25 @@ def test_a_home_has_runs_evaluations_and_the_database_of_the_api(
 
 def test_an_empty_home_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert find_sources([], no_runs()) == []
+
+
+def test_without_targets_evaluations_and_groups_of_the_working_directory_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    here = tmp_path / "here"
+    make_evaluation(here / "warm")
+    for name in (".hidden", "node_modules"):
+        make_evaluation(here / name)
+    (here / "data").mkdir()
+    with RecordWriter(here / "data" / "words.jsonl") as writer:
+        writer.write(group())
+    write_lines(here / "data" / "other.jsonl", b'{"messages": []}\n')
+    monkeypatch.chdir(here)
+    found = {(source.kind, source.name) for source in find_sources([], no_runs())}
+    assert found == {(SourceKind.EVALUATION, "warm"), (SourceKind.GROUPS, "words.jsonl")}
 
 
 def test_a_name_of_nothing_says_what_to_do(tmp_path: Path) -> None:

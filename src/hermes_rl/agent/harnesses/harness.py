@@ -5,7 +5,7 @@ packages; a sandbox sees that folder as /agent, read-only. The agent itself is u
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -21,8 +21,9 @@ class Agent:
 
     If all have a `--hash`, only files with these hashes are installed.
 
-    `command` is a bash script that runs in the workspace. `env` may contain the placeholders of agent_command. `python`
-    is the range of interpreter versions: from the first, below the second.
+    With `with_dependencies`, the packages that these need are installed too. `command` is a bash script that runs in
+    the workspace; `takes_arguments` says whether words may be appended to it. `env` may contain the placeholders of
+    agent_command. `python` is the range of interpreter versions: from the first, below the second.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Agent:
     env: Mapping[str, str] = field(default_factory=dict)
     pip: tuple[str, ...] = ()
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (4, 0))
+    with_dependencies: bool = False
+    takes_arguments: bool = False
 
     @cached_property
     def folder_name(self) -> str:
@@ -49,6 +52,21 @@ class AgentProgram:
     command: str
     env: Mapping[str, str]
     folder: Path | None
+    takes_arguments: bool = False
+
+
+def packages_agent(packages: Sequence[str]) -> Agent:
+    """The packages of `agent_packages`, for an agent's own command."""
+    return Agent(
+        name="packages",
+        version="1",
+        about="packages for a command of your own",
+        licence="theirs",
+        dialect="any",
+        command="",
+        pip=tuple(sorted(packages)),
+        with_dependencies=True,
+    )
 
 
 def pins(name: str) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ _OUTPUT_TAIL = 2_000
 # A package from the index, or from a URL.
 _PACKAGE_LINE = re.compile(r"^(?:Collecting|Processing) (\S+)", re.MULTILINE)
 _UNPACKING = "Installing collected packages"
+_AGAIN = "run `hermes-rl agent install {}`"
 
 
 def agents_home() -> Path:
@@ -114,15 +115,17 @@ def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, l
     def report_output(output: str) -> None:
         packages = _PACKAGE_LINE.findall(output)
         if _UNPACKING in output:
-            report(2, f"unpacking and compiling {len(agent.pip)}")
+            report(2, f"unpacking and compiling {max(len(packages), len(agent.pip))}")
         else:
             last = packages[-1].rpartition("/")[2] if packages else ""
-            report(1, f"fetching {len(packages)} of {len(agent.pip)} {last}".strip())
+            known = "" if agent.with_dependencies else f" of {len(agent.pip)}"
+            report(1, f"fetching {len(packages)}{known} {last}".strip())
 
     hashed = bool(agent.pip) and all("--hash=" in package for package in agent.pip)
     requirements = partial_folder / "requirements.txt"
     requirements.write_text("".join(f"{package}\n" for package in agent.pip))
-    command += ["--no-deps", *(["--require-hashes"] if hashed else []), "-r", str(requirements)]
+    exact = [] if agent.with_dependencies else ["--no-deps"]
+    command += [*exact, *(["--require-hashes"] if hashed else []), "-r", str(requirements)]
     try:
         _run(command, "installing its packages", lock, report_output)
     except ConfigError as error:
@@ -130,7 +133,7 @@ def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, l
             raise
         raise ConfigError(
             f"{error}\nThe packages come from the index that pip is set to (`pip config list`). Check that this "
-            f"machine reaches it, then run `hermes-rl agent install {agent.name}` again"
+            f"machine reaches it, then {'start' if agent.with_dependencies else _AGAIN.format(agent.name)} again"
         ) from None
 
 

@@ -12,7 +12,7 @@ def load_agent(name: str) -> AgentProgram:
     folder = installed_folder(agent)
     if folder is None and agent.pip:
         raise ConfigError(f"the agent {name} is not installed here: run `hermes-rl agent install {name}` once")
-    return AgentProgram(agent.name, agent.command, agent.env, folder)
+    return AgentProgram(agent.name, agent.command, agent.env, folder, agent.takes_arguments)
 
 
 def get_agent(name: str) -> Agent:

@@ -1,7 +1,8 @@
 """The harness `sdk`: your own agent in one file, run with the official openai and anthropic packages.
 
 agent_files provides that file as agent.py; see examples/agent_openai.py and examples/agent_anthropic.py. It is moved
-out of the workspace before it starts, so that the workspace holds only what the item put there.
+out of the workspace before it starts, so that the workspace holds only what the item put there. `agent:sdk WORDS`
+passes it arguments.
 """
 
 from hermes_rl.agent.harnesses.harness import Agent, pins
@@ -23,4 +24,5 @@ AGENT = Agent(
         "MESSAGES_FILE": "{messages_file}",
     },
     pip=pins("sdk"),
+    takes_arguments=True,
 )

@@ -6,44 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_rl.cli.last import resolve_run_id
 from hermes_rl.cli.progress import progress
-from hermes_rl.cli.run.live import component_states, exit_code, follow, problems, summary_line
+from hermes_rl.cli.run.live import component_states, exit_code, follow, is_limited, problems, summary_line
 from hermes_rl.cli.run.logs import follow_logs, print_tail, select_components
 from hermes_rl.cli.run.start_options import build_run, start_options
 from hermes_rl.cli.run.test import test_command
 from hermes_rl.console.live_display import console
 from hermes_rl.console.output import echo
 from hermes_rl.core import fast_json
-from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.errors import HermesRLError
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import Phase
 
 if TYPE_CHECKING:
     from hermes_rl.orchestration.run_file import RunFile
-
-LAST = "last"
-SHOWN = 5
-
-
-def resolve_run_id(text: str) -> str:
-    """The id of a run; ConfigError, with candidates, if none or several match."""
-    from hermes_rl.orchestration.status.run_list import list_runs
-
-    known = [str(run["run_id"]) for run in list_runs()]
-    if text in known:
-        return text
-    if not known:
-        raise ConfigError(f"no run {text!r}, as there are no runs yet; start one with `hermes-rl train ENV`")
-    if text == LAST:
-        return known[0]
-    matches = [run_id for run_id in known if run_id.startswith(text)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise ConfigError(
-            f"{len(matches)} runs begin with {text!r}: {', '.join(matches[:SHOWN])}; pass a longer prefix"
-        )
-    raise ConfigError(f"no run {text!r}; the newest are {', '.join(known[:SHOWN])}; list all with `hermes-rl run list`")
 
 
 _SETTINGS = {"show_default": True, "max_content_width": 110}
@@ -272,6 +249,11 @@ def _ended(run_id: str, report: dict[str, Any], *, as_json: bool) -> int:
 
         for line in results_lines(results(run_id)):
             echo(line, err=True)
+    elif is_limited(report):
+        console().print(
+            f"stopped, {report['reason']}; resume with `hermes-rl run resume {run_id}`, which counts from 0 again",
+            soft_wrap=True,
+        )
     elif report["status"] in {"failed", "interrupted"}:
         console().print(
             f"{report['status']}; see `hermes-rl run logs {run_id}`, then resume with `hermes-rl run resume {run_id}`",

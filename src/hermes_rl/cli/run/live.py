@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.output import echo
 from hermes_rl.console.panel import Panel, format_counts
+from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED
+from hermes_rl.orchestration.supervision.lifecycle import LIMIT_REASON
 
 if TYPE_CHECKING:
     from hermes_rl.console.escaping_console import EscapingConsole
@@ -35,7 +37,15 @@ def follow(run_id: str) -> dict[str, Any]:
 
 
 def exit_code(report: dict[str, Any]) -> int:
+    """3 if a limit stopped the run, 1 if it failed."""
+    if is_limited(report):
+        return LIMIT_REACHED
     return 1 if report["status"] in {"failed", "interrupted"} else 0
+
+
+def is_limited(report: dict[str, Any]) -> bool:
+    """Whether a limit stopped the run."""
+    return report["status"] == "stopped" and str(report.get("reason")).startswith(LIMIT_REASON)
 
 
 def summary_line(report: dict[str, Any]) -> str:
@@ -43,8 +53,10 @@ def summary_line(report: dict[str, Any]) -> str:
     parts = [report["status"], step_text(figures)]
     if figures.get("reward_mean") is not None:
         parts.append(f"reward {figures['reward_mean']:.3f}")
-    if report["status"] not in {"running", "finished"}:
-        parts += [f"{name} {state}" for name, state in component_states(report).items()]
+    shown = report["status"] not in {"running", "finished"}
+    for name, state in component_states(report).items():
+        if (shown and state != "waiting") or report["processes"][name].get("stage"):
+            parts.append(f"{name} {state}")
     return "  ".join(parts)
 
 
@@ -54,7 +66,10 @@ def step_text(figures: dict[str, Any]) -> str:
 
 
 def component_states(report: dict[str, Any]) -> dict[str, str]:
-    return {name: str(part["status"]) + _from_replicas(part) for name, part in report["processes"].items()}
+    return {
+        name: str(part["status"]) + (f" ({part['stage']})" if part.get("stage") else "") + _from_replicas(part)
+        for name, part in report["processes"].items()
+    }
 
 
 def _from_replicas(part: dict[str, Any]) -> str:
@@ -67,6 +82,11 @@ def _from_replicas(part: dict[str, Any]) -> str:
 
 def problems(report: dict[str, Any]) -> list[str]:
     found = [f"{name}: {part['problem']}" for name, part in report["processes"].items() if part.get("problem")]
+    found += [
+        f"{one['name']}: {one['metrics']['diagnosis']}"
+        for one in report.get("environments") or ()
+        if one["metrics"].get("diagnosis")
+    ]
     if report.get("stalled"):
         found.append(f"stalled: {report['stalled']['why']}; see {report['stalled']['look_at']}")
     if report.get("reason") and report["status"] != "finished":

@@ -1,11 +1,13 @@
 """The results of a run for a person: reward, evaluations, curve, weights, and what to do next."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hermes_rl.cli.run.live import step_text
+from hermes_rl.console.panel import sparkline
+from hermes_rl.orchestration.held_out import Decoding
 
-LABEL_WIDTH = 12
+LABEL_WIDTH = 13
 
 
 def results_lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -16,8 +18,11 @@ def results_lines(found: Mapping[str, Any]) -> Iterator[str]:
     rows = {
         "environment": found.get("environment"),
         "reason": None if found["status"] == "finished" else found.get("reason"),
-        "reward": _reward(found["history"]),
+        **held_out_rows(found["held_out"]),
+        "not evaluated": _not_evaluated(found),
         **_evaluations(found),
+        "reward": _reward(found["history"]),
+        "evaluation": _evaluation_time(found["held_out"], minutes),
         "curve": found.get("curve_path") or found.get("curve_problem"),
         "weights": found.get("weights_path") or found.get("weights_problem"),
         "checkpoints": _checkpoints(found["checkpoints"]),
@@ -36,7 +41,49 @@ def _reward(history: list[dict[str, Any]]) -> str | None:
     if not known:
         return None
     (first, before), (last, after) = known[0], known[-1]
-    return f"{before:.3f} in step {first}" + ("" if first == last else f", {after:.3f} in step {last}")
+    if first == last:
+        return f"{before:.3f} in step {first}"
+    drawn = sparkline([reward for _, reward in known])
+    return f"{drawn}  {before:.3f} in step {first}, {after:.3f} in step {last}"
+
+
+def held_out_rows(held_out: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """A row for each decoding: the rate on held-out items before and after training."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    several = len({one["environment"] for one in held_out}) > 1
+    for one in held_out:
+        rows.setdefault(one["decoding"] + (f" {one['environment']}" if several else ""), []).append(one)
+    return {label: _held_out_text(found) for label, found in rows.items()}
+
+
+def _held_out_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """Like `0.125 [0.04, 0.27] before, 1.000 [0.91, 1.00] after, on 40 held-out items at temperature 0`."""
+    rates = ", ".join(f"{_rate(one)} {one['moment']}" for one in found)
+    counts = " and ".join(dict.fromkeys(str(one["items"]) for one in found))
+    return f"{rates}, on {counts} held-out items at temperature {Decoding(found[0]['decoding']).temperature:g}"
+
+
+def _not_evaluated(found: Mapping[str, Any]) -> str | None:
+    missing = found["held_out_missing"]
+    if found["so_far"] or not missing:
+        return None
+    return f"{', '.join(missing)}; see hermes-rl run logs {found['run_id']} --part {missing[0]}"
+
+
+def _rate(one: Mapping[str, Any]) -> str:
+    if one["mean"] is None:
+        return "no mean reward"
+    interval = "" if one["low"] is None or one["high"] is None else f" [{one['low']:.2f}, {one['high']:.2f}]"
+    return f"{one['mean']:.3f}{interval}"
+
+
+def _evaluation_time(held_out: Sequence[Mapping[str, Any]], run_minutes: float) -> str | None:
+    """Greedy and sampled evaluations run at the same time, so the longest of each moment counts."""
+    longest: dict[str, float] = {}
+    for one in held_out:
+        longest[one["moment"]] = max(longest.get(one["moment"], 0.0), one["seconds"] or 0.0)
+    minutes = sum(longest.values()) / 60
+    return f"{minutes:.1f} min of {run_minutes:.1f} ({minutes / run_minutes:.0%})" if minutes and run_minutes else None
 
 
 def _evaluations(found: Mapping[str, Any]) -> dict[str, str]:

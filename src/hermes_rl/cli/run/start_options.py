@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from hermes_rl.cli.last import run_reference
 from hermes_rl.console.config_options import TRACE
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
@@ -19,6 +20,24 @@ RAY_REPLICAS = 2
 def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument ENV and the options of a run."""
     for decorate in (
+        click.option(
+            "--max-minutes",
+            type=click.FloatRange(0, min_open=True),
+            metavar="MINUTES",
+            help="Stop with a checkpoint after this time, each time the run is started or resumed.",
+        ),
+        click.option(
+            "--max-cost",
+            type=click.FloatRange(0, min_open=True),
+            metavar="AMOUNT",
+            help="Stop with a checkpoint after spending this much on rollouts, judges and simulated users.",
+        ),
+        click.option(
+            "--max-tokens-total",
+            type=click.IntRange(1),
+            metavar="TOKENS",
+            help="Stop with a checkpoint after this many tokens of rollouts, judges and simulated users.",
+        ),
         click.option("--trace", metavar="URL", help=TRACE),
         click.option(
             "--reach",
@@ -47,6 +66,12 @@ def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--eval", "evaluated", multiple=True, metavar="ENV", help="Also evaluate on this environment; repeatable."
         ),
         click.option(
+            "--eval-items",
+            type=click.IntRange(0),
+            help="Evaluate this many held-out items before and after training, at temperature 0 and at 1; 0 for none.  "
+            "[default: about a fifth of the run's time]",
+        ),
+        click.option(
             "--add", "added", multiple=True, metavar="ENV[:WEIGHT]", help="Also train on this environment; repeatable."
         ),
         click.option(
@@ -61,7 +86,7 @@ def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="RUN|PATH",
             help="Start from a previous run's last checkpoint, a PEFT folder or a tinker:// path.",
         ),
-        click.option("--preset", help="Use this preset: laptop, self-hosted, tinker, or your own.  [default: tinker]"),
+        click.option("--preset", help="Train with this preset: laptop, self-hosted, tinker, or your own."),
         click.argument("environment", metavar="ENV"),
     ):
         command = decorate(command)
@@ -77,24 +102,80 @@ def build_run(
     added: tuple[str, ...],
     evaluated: tuple[str, ...],
     trace: str | None,
+    eval_items: int | None = None,
+    max_tokens_total: int | None = None,
+    max_cost: float | None = None,
+    max_minutes: float | None = None,
     **machines: Any,
 ) -> "RunFile":
     """Build and check the run that the options of `start_options` describe, without starting anything."""
     from hermes_rl.orchestration.configuration.build import prepare_run_file
     from hermes_rl.orchestration.configuration.edit import add_environment, edit_fields, new_draft
     from hermes_rl.orchestration.discovery.lookup import find_environment
+    from hermes_rl.orchestration.held_out import default_items
     from hermes_rl.tracing.setup import Tracing
 
-    draft = new_draft(find_environment(environment), preset)
+    found, fields = find_environment(environment), [parse_change(text) for text in changes]
+    if preset is None:
+        raise ConfigError(choose_preset_text(environment))
+    draft = new_draft(found, preset)
     for text in added:
         name, weight = parse_weight(text)
         draft = add_environment(draft, find_environment(name), weight=weight)
     for name in evaluated:
         draft = add_environment(draft, find_environment(name), evaluation_only=True)
-    fields = [parse_change(text) for text in changes]
-    draft = edit_fields(draft, fields if init_from is None else [*fields, ("tinker.init_from", init_from)])
+    draft = edit_fields(
+        draft, fields if init_from is None else [*fields, ("tinker.init_from", run_reference(init_from))]
+    )
     Tracing.from_option(trace)
-    return add_replicas(prepare_run_file(draft).model_copy(update={"trace": trace}), **machines)
+    run_file = prepare_run_file(draft)
+    items = default_items(run_file) if eval_items is None else eval_items
+    run_file = add_replicas(run_file.model_copy(update={"trace": trace, "held_out_items": items}), **machines)
+    return add_limits(run_file, max_tokens_total, max_cost, max_minutes)
+
+
+def add_limits(
+    run_file: "RunFile", max_tokens_total: int | None, max_cost: float | None, max_minutes: float | None
+) -> "RunFile":
+    """Add the limits: the environments count tokens and cost, each an equal part; the supervisor counts the time."""
+    if max_tokens_total is max_cost is None:
+        return run_file.model_copy(update={"max_minutes": max_minutes})
+    if run_file.replicas is not None:
+        raise ConfigError("--max-tokens-total and --max-cost need a run without --replicas; use --max-minutes")
+    share = len(run_file.environments)
+    limits: dict[str, Any] = {}
+    if max_tokens_total is not None:
+        limits["token_limit"] = max(1, max_tokens_total // share)
+    if max_cost is not None:
+        limits["spend_limit"] = max_cost / share
+    entries = []
+    for entry in run_file.environments:
+        openai = dict(entry.openai)
+        prices = {"prompt_price": 0.0, "completion_price": 0.0} if run_file.engine is not None else {}
+        openai |= {name: price for name, price in prices.items() if openai.get(name) is None}
+        if max_cost is not None and None in (openai.get("prompt_price"), openai.get("completion_price")):
+            raise ConfigError(
+                "--max-cost needs the price of a million tokens: --set openai.prompt_price=… and "
+                "--set openai.completion_price=…"
+            )
+        entries.append(entry.model_copy(update={"env": {**entry.env, **limits}, "openai": openai}))
+    return run_file.model_copy(update={"environments": tuple(entries), "max_minutes": max_minutes})
+
+
+def choose_preset_text(environment: str) -> str:
+    """The presets with their descriptions, and an example."""
+    from hermes_rl.orchestration.presets.preset import list_presets
+
+    presets = list_presets()
+    width = max(len(one["name"]) for one in presets)
+    lines = [f"  {one['name']:<{width}}  {one.get('description') or one['problem']}" for one in presets]
+    return "\n".join(
+        [
+            "where should it train? Choose a preset with --preset:",
+            *lines,
+            f'for instance: hermes-rl train {environment} --preset laptop --set base_model="$(hermes-rl engine model)"',
+        ]
+    )
 
 
 def add_replicas(

@@ -193,6 +193,7 @@ class AdaptedEnvironment(_BaseEnv):
         """The groups of an item in Atropos' format and an empty backlog; None when all of them are withheld."""
         draw = (item.item, item.number) if isinstance(item, Draw) else (item, None)
         sent = [await self._report(group) for group in await self.hermes.collect_groups(*draw)]
+        self.hermes.tools.check()
         kept = [columns for columns in sent if columns is not None]
         return (kept[0] if len(kept) == 1 else kept or None), []
 

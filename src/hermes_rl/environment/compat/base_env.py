@@ -17,8 +17,6 @@ from hermes_rl.rewards.tool_context import ToolContext
 class BaseEnv(HermesAgentBaseEnv[Item, Config]):
     """Define `get_next_item`, and `collect_trajectories` or `collect_trajectory`."""
 
-    needs_toolsets = False
-
     def __init__(
         self,
         config: Config,

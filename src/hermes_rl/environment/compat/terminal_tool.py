@@ -20,6 +20,8 @@ def register_task_env_overrides(task_id: str, overrides: Mapping[str, str]) -> N
     if unknown:
         raise ConfigError(f"a task's sandbox cannot override {', '.join(unknown)}; define sandbox_spec(item) instead")
     host = ToolHost.current()
+    if not host.pool.is_open:
+        wait(host.pool.open())
     backend = host.pool.backend.name
     images = [overrides[key] for key in (f"{backend}_image", *IMAGE_KEYS) if key in overrides]
     session = host.session(task_id)

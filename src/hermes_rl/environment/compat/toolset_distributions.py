@@ -35,7 +35,7 @@ def sample_toolsets_from_distribution(distribution_name: str) -> list[str]:
     if distribution_name not in DISTRIBUTIONS:
         raise ValueError(f"Unknown distribution: {distribution_name}; known: {', '.join(sorted(DISTRIBUTIONS))}")
     shares = {name: percent / 100 for name, percent in DISTRIBUTIONS[distribution_name]["toolsets"].items()}
-    return ToolsetSelection(distribution=shares).sample(random.Random(random.getrandbits(64)))
+    return ToolsetSelection(distribution=shares).sample(random.Random(random.getrandbits(64)))[0]
 
 
 __all__ = [

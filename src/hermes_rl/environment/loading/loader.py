@@ -5,6 +5,7 @@ seeds load unchanged.
 """
 
 import inspect
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -30,9 +31,10 @@ def load_environment(reference: str) -> type[HermesAgentBaseEnv]:
         location, _, class_name = file_reference(reference).partition(":")
         path = Path(location)
     if path.suffix != ".py" or not path.is_file():
+        close = get_close_matches(name, bundled, n=1)
         raise ConfigError(
             f"no environment {location!r}: not a Python file and not a bundled environment "
-            f"({', '.join(bundled) or 'none'})"
+            f"({', '.join(bundled) or 'none'})" + (f"; did you mean {close[0]!r}?" if close else "")
         )
     module = _load_module(path)
     found = _concrete_environments(module)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hermes_rl.core.tolerance import passes
 from hermes_rl.evaluation.statistics.intervals import LEVEL, Interval, Moments, bounded_interval
 
 # The default minimum score of a pass.
@@ -57,7 +58,7 @@ def _rate(
     enough = [item for item in items if len(item) >= k]
     if not enough:
         return PassRate(k, None, len(items))
-    values = [of_item(len(item), sum(score >= passing for score in item), k) for item in enough]
+    values = [of_item(len(item), sum(passes(score, passing) for score in item), k) for item in enough]
     n_samples = sum(map(len, enough))
     moments = Moments.of(values)
     low, high, size = rate_interval(moments, max_effective_size(map(len, enough), k), level)

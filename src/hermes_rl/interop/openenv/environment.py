@@ -15,11 +15,10 @@ from pydantic import Field
 from hermes_rl.agent.result import AgentResult
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.messages import Message
 from hermes_rl.core.secrets import resolve_secret
 from hermes_rl.core.trajectory import Reward
 from hermes_rl.environment.base import HermesAgentBaseEnv
-from hermes_rl.interop.live_rollout import LiveRollout
+from hermes_rl.environment.text_game import Episode
 from hermes_rl.interop.openenv.client import Connection, Observed, OpenEnvClient
 from hermes_rl.interop.openenv.server import running_server
 from hermes_rl.interop.package_error import PackageError, PackageFault
@@ -63,7 +62,6 @@ class OpenEnvEnv(HermesAgentBaseEnv[Item, OpenEnvConfig]):
 
     name = "openenv"
     env_config_cls = OpenEnvConfig
-    needs_toolsets = False
     url: ClassVar[str | None] = None
     """The server, if the settings name none."""
 
@@ -71,8 +69,8 @@ class OpenEnvEnv(HermesAgentBaseEnv[Item, OpenEnvConfig]):
     async def opened(self) -> AsyncIterator[None]:
         """Reach the server first, since it says which tools there are."""
         config = self.config
-        if config.agent_command:
-            raise ConfigError("an OpenEnv server's actions are tools of our loop: leave out agent_command")
+        if config.external_agent:
+            raise ConfigError("an OpenEnv server's actions are tools of our loop: leave out agent_command, agent_url")
         async with AsyncExitStack() as stack:
             url = config.server_url or self.url
             if config.server_command:
@@ -143,10 +141,6 @@ class OpenEnvEnv(HermesAgentBaseEnv[Item, OpenEnvConfig]):
     def format_prompt(self, item: Item) -> str:
         return str(item["prompt"])
 
-    def initial_messages(self, item: Item) -> list[Message]:
-        LiveRollout.begin(item)
-        return super().initial_messages(item)
-
     async def _call_tool(self, name: str, session: ToolSession, /, **arguments: Any) -> str:
         observed = await self._step(session, {"type": "call_tool", "tool_name": name, "arguments": arguments})
         error = observed.observation.get("error")
@@ -158,51 +152,45 @@ class OpenEnvEnv(HermesAgentBaseEnv[Item, OpenEnvConfig]):
         return shown(await self._step(session, action))
 
     async def _step(self, session: ToolSession, action: Mapping[str, Any]) -> Observed:
-        live = LiveRollout.current()
-        if live is None:
-            raise PackageError(PackageFault.UNSUPPORTED, "an action was taken outside of a rollout")
-        episode = await self._episode(session, live.item)
-        observed = await episode.step(action)
-        if observed.done:
-            live.end()
+        episode: Episode = await session.resource(RESOURCE, lambda: self._begun(session.item))
+        observed: Observed = await episode.step(session, action)
         return observed
 
     async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> Reward:
-        rewards = (await self._episode(self.tools.session(ctx.task_id), item)).rewards or [0.0]
+        rewards = [step.value for step in result.steps] or [0.0]
         scores = {"sum": sum(rewards), "max": max(rewards), "last": rewards[-1]}
-        return Reward(scores[self.config.episode_score], {"steps": float(len(rewards) - 1), "last_reward": rewards[-1]})
-
-    async def _episode(self, session: ToolSession, item: Item) -> "Episode":
-        return await session.resource(RESOURCE, lambda: self._begun(item))
+        return Reward(
+            scores[self.config.episode_score], {"steps": float(len(result.steps)), "last_reward": rewards[-1]}
+        )
 
     @asynccontextmanager
-    async def _begun(self, item: Item) -> AsyncIterator["Episode"]:
+    async def _begun(self, item: Item) -> AsyncIterator[Episode]:
         async with self.client.connected() as connection:
-            observed = await connection.reset({"seed": item["seed"], **self.config.reset_arguments})
+            game = ServerGame(connection, self.config.reset_arguments)
+            episode = Episode(_game=game)
+            observed = episode.begin(await game.reset(seed=item["seed"]))
             if not self.config.task_prompt and shown(observed) != item["prompt"]:
                 raise PackageError(
                     PackageFault.UNSUPPORTED,
                     f"the seed {item['seed']} gave another beginning than before, so the prompt does not fit; "
                     "set --env.task_prompt",
                 )
-            yield Episode(connection, observed)
+            yield episode
 
 
-class Episode:
-    """One episode on its connection, and the rewards it gave: those of the reset first."""
+class ServerGame:
+    """One environment of the server in Gymnasium's form; an action is what a `step` message carries."""
 
-    def __init__(self, connection: Connection, first: Observed) -> None:
-        self._connection = connection
-        self.rewards = [first.reward or 0.0]
-        self.done = first.done
+    def __init__(self, connection: Connection, reset_arguments: Mapping[str, Any]) -> None:
+        self._connection, self._arguments = connection, reset_arguments
 
-    async def step(self, action: Mapping[str, Any]) -> Observed:
-        if self.done:
-            raise ToolUseError("the episode is over")
+    async def reset(self, *, seed: int | None = None) -> tuple[Observed, Mapping[str, Any]]:
+        observed = await self._connection.reset({"seed": seed, **self._arguments})
+        return observed, observed.metadata
+
+    async def step(self, action: Mapping[str, Any]) -> tuple[Observed, float, bool, bool, Mapping[str, Any]]:
         observed = await self._connection.step(action)
-        self.rewards.append(observed.reward or 0.0)
-        self.done = observed.done
-        return observed
+        return observed, observed.reward or 0.0, observed.done, False, observed.metadata
 
 
 def environment_class(url: str) -> type[HermesAgentBaseEnv]:

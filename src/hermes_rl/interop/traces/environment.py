@@ -17,7 +17,7 @@ from hermes_rl.core.trajectory import Group, Rollout, StopReason
 from hermes_rl.extensions import TOOLSETS
 from hermes_rl.interop.traces.importer import ImportOptions, import_groups
 from hermes_rl.interop.traces.trace import text
-from hermes_rl.store.records import FORMAT, read_groups
+from hermes_rl.store.records import READABLE, read_groups
 from hermes_rl.tools.registry import get_toolset
 
 EVAL_SHARE = 0.2
@@ -30,7 +30,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hermes_rl import IMPORTS, Step, ToolContext
+from hermes_rl import AgentResult, HermesAgentBaseEnv, Step, ToolContext
 
 TASKS = Path(__file__).with_name("NAME_tasks.jsonl")
 
@@ -38,8 +38,7 @@ TASKS = Path(__file__).with_name("NAME_tasks.jsonl")
 class CLASSEnv(HermesAgentBaseEnv):
     """Tasks of recorded traces."""
 
-    name = "NAME"
-TOOLSETS
+    name = "NAME"TOOLSETS
 
     def train_items(self) -> list[dict[str, Any]]:
         return tasks("train")
@@ -81,11 +80,6 @@ from NAME_env import CLASSEnv
 def test_a_solution_scores_and_neither_idling_nor_cheating_does() -> None:
     check_environment(CLASSEnv)
 """
-_NAMES_WITHOUT_TOOLS = "AgentResult, APIServerConfig, HermesAgentBaseEnv, HermesAgentEnvConfig"
-_WITHOUT_TOOLS = """
-    @classmethod
-    def config_init(cls) -> tuple[HermesAgentEnvConfig, list[APIServerConfig]]:
-        return cls.env_config_cls(enabled_toolsets=[]), []"""
 
 
 @dataclass(slots=True)
@@ -122,13 +116,8 @@ def environment_files(name: str, found: TracedTasks) -> dict[str, str]:
     """The contents of the environment, its tasks and its test, by file name."""
     names = [f'"{toolset}"' for toolset in found.toolsets]
     class_name = "".join(word.capitalize() for word in name.split("_"))
-    toolsets = f"    default_toolsets = ({', '.join(names)},)" if names else _WITHOUT_TOOLS
-    source = (
-        _SOURCE.replace("TOOLSETS", toolsets)
-        .replace("IMPORTS", "AgentResult, HermesAgentBaseEnv" if names else _NAMES_WITHOUT_TOOLS)
-        .replace("CLASS", class_name)
-        .replace("NAME", name)
-    )
+    toolsets = f"\n    default_toolsets = ({', '.join(names)},)" if names else ""
+    source = _SOURCE.replace("TOOLSETS", toolsets).replace("CLASS", class_name).replace("NAME", name)
     return {
         f"{name}_env.py": source,
         f"{name}_tasks.jsonl": "".join(f"{fast_json.dumps(task).decode()}\n" for task in found.tasks),
@@ -140,7 +129,8 @@ def _is_groups(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return FORMAT.encode() in file.read(200)
+        begin = file.read(200)
+        return any(name.encode() in begin for name in READABLE)
 
 
 def _collect(groups: Iterable[Group]) -> TracedTasks:

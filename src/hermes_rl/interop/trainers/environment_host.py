@@ -86,6 +86,7 @@ async def collect_groups(env: HermesAgentBaseEnv, count: int) -> list[Group]:
         groups = await env.collect_groups(draw.item, draw.number)
         for group in groups:
             env.item_rewards.add(group.item_id, group.scores)
+        env.tools.check()
         return groups
 
     try:

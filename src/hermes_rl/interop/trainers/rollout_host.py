@@ -138,10 +138,10 @@ class RolloutHost:
         )
         try:
             async with hosting as env:
-                if env.makes_own_rollouts or env.config.agent_command:
+                if env.seats or env.makes_own_rollouts or env.config.external_agent:
                     raise ConfigError(
-                        f"{env.display_name()} makes its own rollouts or runs an agent of others, so its model calls "
-                        "cannot be told apart here; train it with `hermes-rl train` or through TRL"
+                        f"{env.display_name()} has several agents, makes its own rollouts or runs an agent of others, "
+                        "so its model calls cannot be told apart here; train it with `hermes-rl train` or through TRL"
                     )
                 ready.set_result(env)
                 await closing.wait()

@@ -19,6 +19,7 @@ from hermes_rl.inference.tokens.sampled import Sampled
 from hermes_rl.interop.trainers.environment_host import EnvironmentReference
 from hermes_rl.interop.trainers.rollout_host import OneSequence, RolloutHost, Sampler, finished_by, one_sequence
 from hermes_rl.rollout.group import apply_group_rewards
+from hermes_rl.rollout.rollout import prompt_of
 
 # The column of the dataset that names an item by its number in `train_items()`.
 ITEM = "hermes_item"
@@ -117,7 +118,7 @@ async def dataset_rows(generator: HermesGenerator) -> list[dict[str, Any]]:
     """A row of SkyRL's dataset for each training item."""
     env, items = await generator.host.opened(), await generator.host.items()
     return [
-        {"prompt": env.initial_messages(item), "env_class": "hermes", ITEM: number} for number, item in enumerate(items)
+        {"prompt": await prompt_of(env, item), "env_class": "hermes", ITEM: number} for number, item in enumerate(items)
     ]
 
 

@@ -169,6 +169,11 @@ class OneSequenceRollouts:
         if self._hosted is None:
             self._hosted = HostedModel(trainer, self._environment, self._settings)
         groups = self._hosted.groups(len(prompts) // trainer.args.num_generations, trainer.state.global_step)
+        if any(rollout.seat is not None for group in groups for rollout in group.rollouts):
+            raise ConfigError(
+                "each seat of an environment with several agents is a group of its own, and a rollout_func returns "
+                "one for each prompt; use HermesGRPOTrainer"
+            )
         rows = [one_sequence_row(rollout) for group in groups for rollout in group.rollouts]
         return {name: [row[name] for row in rows] for name in rows[0]}
 

@@ -63,7 +63,6 @@ class VerifiersEnv(HermesAgentBaseEnv[Row, VerifiersConfig]):
 
     package: ClassVar[str] = ""
     env_config_cls = VerifiersConfig
-    needs_toolsets = False
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -91,8 +90,10 @@ class VerifiersEnv(HermesAgentBaseEnv[Row, VerifiersConfig]):
         about, config = self.host.about, self.config
         if about["refused"]:
             raise ConfigError(f"{self.package} needs what hermes-rl does not do: {'; '.join(about['refused'])}")
-        if config.agent_command and (about["tools"] or about["multi_turn"]):
-            raise ConfigError(f"{self.package} has tools or user turns, which need our loop: leave out agent_command")
+        if config.external_agent and (about["tools"] or about["multi_turn"]):
+            raise ConfigError(
+                f"{self.package} has tools or user turns, which need our loop: leave out agent_command and agent_url"
+            )
         # The tools of a class are known before it is open, these only now; an instance's own hide its class's.
         vars(self)["own_tools"] = [
             Tool(one["name"], one["description"], one["parameters"], dict, partial(self._call, one["name"]), False)
@@ -131,7 +132,7 @@ class VerifiersEnv(HermesAgentBaseEnv[Row, VerifiersConfig]):
         return "\n\n".join(str(message["content"]) for message in self._prompt(item) if message["role"] == "user")
 
     def initial_messages(self, item: Row) -> list[Message]:
-        LiveRollout.begin(item)
+        LiveRollout.begin()
         prompt = self._prompt(item)
         if self.config.system_prompt and prompt[0]["role"] != "system":
             prompt.insert(0, {"role": "system", "content": self.config.system_prompt})
@@ -158,7 +159,9 @@ class VerifiersEnv(HermesAgentBaseEnv[Row, VerifiersConfig]):
         )
         return SandboxSpec(image=item.get("image") or spec.image, limits=limits, network=spec.network)
 
-    async def next_user_message(self, item: Row, messages: list[Message]) -> str | None:
+    async def next_user_message(
+        self, item: Row, messages: list[Message], session: ToolSession | None = None
+    ) -> str | None:
         if not self.host.about["multi_turn"]:
             return None
         live = LiveRollout.current()
@@ -182,10 +185,10 @@ class VerifiersEnv(HermesAgentBaseEnv[Row, VerifiersConfig]):
         live = LiveRollout.current()
         if live is None or live.loop is None:
             raise PackageError(PackageFault.UNSUPPORTED, f"{self.package}: {name} was called outside our loop")
-        conversation = await self._conversation(session.task_id, live.item)
+        conversation = await self._conversation(session.task_id, session.item)
         answer = await conversation.turn(live.as_written(), live.prompt_length)
         if answer["done"]:
-            live.end()
+            session.end()
         return conversation.result(name, arguments)
 
     async def compute_reward(self, item: Row, result: AgentResult, ctx: ToolContext) -> Reward:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from hermes_rl.core.validation import problem_text
 from hermes_rl.orchestration.configuration.draft import ChosenEnvironment, Draft
 from hermes_rl.orchestration.configuration.precedence import Layers
 from hermes_rl.orchestration.configuration.shared_fields import key_of, plain_name
@@ -129,6 +130,15 @@ def _engine_problems(layers: Layers) -> Iterator[ConfigProblem]:
             f"the engine's maximum rank {rank} is less than lora_rank {lora}; set engine.rank to {lora} or more, or "
             f"lora_rank to {rank} or less",
         )
+    name = "max_token_trainer_length"
+    longest = layers.decided().get("engine.max_length")
+    trained = layers.section("tinker").get(name, TrainerSettings.model_fields[name].default)
+    if isinstance(longest, int) and isinstance(trained, int) and longest < trained:
+        yield ConfigProblem(
+            "engine.max_length",
+            f"the engine's maximum length {longest} is less than {name} {trained}; set engine.max_length to {trained} "
+            f"or more, or {name} to {longest} or less",
+        )
 
 
 def _check(model: type[Model], values: dict[str, Any], section: str) -> tuple[Model | None, list[ConfigProblem]]:
@@ -138,7 +148,7 @@ def _check(model: type[Model], values: dict[str, Any], section: str) -> tuple[Mo
         return None, [
             ConfigProblem(
                 key_of(f"{section}.{item['loc'][0]}") if item["loc"] else None,
-                str(item["msg"]).removeprefix("Value error, "),
+                problem_text(item),
             )
             for item in error.errors(include_input=False, include_url=False)
         ]

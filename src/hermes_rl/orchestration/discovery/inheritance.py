@@ -28,9 +28,17 @@ from hermes_rl.orchestration.discovery.types import BaseClassKind
 Read = Callable[[Path], Module | None]
 
 HERMES = type("HermesAgentBaseEnv", (), {})
+SEVERAL_AGENTS = type("HermesMultiAgentEnv", (HERMES,), {})
+TEXT_GAME = type("TextGameEnv", (HERMES,), {})
 ATROPOS = type("BaseEnv", (), {})
 # The abstract methods of each base. Without atroposlib, its BaseEnv is ours, which needs one of COLLECT_METHODS.
-ABSTRACT_METHODS = {HERMES: ("format_prompt", "compute_reward"), ATROPOS: ("get_next_item", "evaluate")}
+ABSTRACT_METHODS = {
+    HERMES: ("format_prompt", "compute_reward"),
+    SEVERAL_AGENTS: ("compute_seat_rewards", "seat_prompt"),
+    ATROPOS: ("get_next_item", "evaluate"),
+}
+# What a base has of the abstract methods of its own base.
+DEFINED_METHODS = dict.fromkeys((SEVERAL_AGENTS, TEXT_GAME), ABSTRACT_METHODS[HERMES])
 COLLECT_METHODS = frozenset({"collect_trajectories", "collect_trajectory"})
 BASE_NAMES = ("HermesAgentBaseEnv", "BaseEnv")
 _SEEDS_MODULE = "environments.hermes_base_env"
@@ -180,7 +188,7 @@ def missing_methods(class_stub: type, ancestry: Ancestry) -> list[str]:
     seen, missing = set[str](), list[str]()
     for base in class_stub.__mro__:
         abstract: tuple[str, ...] = ABSTRACT_METHODS.get(base, ())
-        defines = frozenset(abstract)
+        defines = frozenset((*abstract, *DEFINED_METHODS.get(base, ())))
         if base in ancestry.definitions:
             defined = ancestry.definitions[base][1]
             abstract, defines = tuple(sorted(defined.abstract)), defined.defines
@@ -200,8 +208,10 @@ def _known_base(imported: ImportedName) -> type | None:
     if module == _SEEDS_MODULE and name in BASE_NAMES:
         return HERMES
     top = imported.name.partition(".")[0]
-    if top == "hermes_rl" and name == "HermesAgentBaseEnv" and not module.startswith(_BUNDLED):
-        return HERMES
+    if top == "hermes_rl" and not module.startswith(_BUNDLED):
+        ours = next((base for base in (HERMES, SEVERAL_AGENTS, TEXT_GAME) if base.__name__ == name), None)
+        if ours is not None:
+            return ours
     return ATROPOS if top == "atroposlib" and name == "BaseEnv" else None
 
 

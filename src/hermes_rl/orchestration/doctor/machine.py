@@ -11,7 +11,8 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hermes_rl
+from hermes_rl import version
+from hermes_rl.core.memory import free_memory
 from hermes_rl.core.paths import rl_home
 from hermes_rl.orchestration.doctor.finding import DoctorFinding, FindingState
 
@@ -40,7 +41,7 @@ def disk() -> list[DoctorFinding]:
 
 
 def memory() -> list[DoctorFinding]:
-    free, cores = _free_memory(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    free, cores = free_memory(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if free is None:
         return [DoctorFinding("memory", FindingState.WARN, f"free memory is unknown; {cores} cores")]
     what = f"{free / GB:.1f} GB free, {cores} cores"
@@ -52,7 +53,7 @@ def memory() -> list[DoctorFinding]:
 
 def clock() -> list[DoctorFinding]:
     """A clock earlier than our installed files is wrong: certificates fail, and files have mtimes in the future."""
-    now, written = time.time(), Path(hermes_rl.__file__).stat().st_mtime
+    now, written = time.time(), Path(version.__file__).stat().st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if now < written - _A_DAY:
         what = f"{shown}, which is before hermes-rl was installed"
@@ -123,24 +124,3 @@ def _disk_space(check: str, folder: Path, recommended: int, fix: str) -> DoctorF
     if free < recommended:
         return DoctorFinding(check, FindingState.WARN, f"{what}; a run may need {recommended / GB:.0f} GB", fix)
     return DoctorFinding(check, FindingState.OK, what)
-
-
-def _free_memory() -> int | None:
-    """The free memory of the machine or of our cgroup, whichever is less."""
-    free = list(_free_in_cgroups())
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free.append(int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024)
-    with suppress(OSError, ValueError):
-        free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(free, default=None)
-
-
-def _free_in_cgroups() -> Iterator[int]:
-    for folder, limit, used in (
-        ("/sys/fs/cgroup", "memory.max", "memory.current"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        # The limit may be `max`, which is not a number.
-        with suppress(OSError, ValueError):
-            yield max(int(Path(folder, limit).read_text()) - int(Path(folder, used).read_text()), 0)

@@ -14,6 +14,7 @@ from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import find_key
 from hermes_rl.core.redaction import has_password
 from hermes_rl.core.secrets import is_literal
+from hermes_rl.core.validation import problem_text
 from hermes_rl.inference.config import APIServerConfig, ServerType
 
 OPENROUTER = "https://openrouter.ai/api/v1"
@@ -91,7 +92,7 @@ def _candidate(given: Model) -> CandidateModel:
         checked = APIServerConfig.model_validate({**defaults, **values, "model_name": name})
     except ValidationError as error:
         [first, *_] = error.errors()
-        raise ConfigError(f"model {name!r}, {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ConfigError(f"model {name!r}, {'.'.join(map(str, first['loc']))}: {problem_text(first)}") from None
     fields = {"base_url", "model_name", *defaults, *values}
     return CandidateModel(name, checked.model_dump(mode="json", include=fields))
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hermes_rl.core import yaml_text
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
+from hermes_rl.core.validation import problem_text
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.orchestration.run_file import EngineEntry
 from hermes_rl.orchestration.secret_settings import holds_secret
@@ -130,7 +131,9 @@ def _parse_preset(name: str, path: Path, text: str) -> Preset:
     try:
         preset = Preset.model_validate({**sections, "name": name, "source": str(path)})
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem_text(problem)}" for problem in error.errors()
+        )
         raise ConfigError(f"the preset {path}: {problems}") from None
     for layer in ("locked", "overrides", "defaults"):
         for section, model in SECTIONS.items():
@@ -156,4 +159,4 @@ def _check(values: Mapping[str, Any], model: type[BaseModel], where: str) -> Non
             # Only this field was given; errors about missing ones do not count.
             for problem in error.errors():
                 if problem["loc"][:1] == (name,):
-                    raise ConfigError(f"{where}.{name}: {problem['msg']}, got {value!r}") from None
+                    raise ConfigError(f"{where}.{name}: {problem_text(problem)}, got {value!r}") from None

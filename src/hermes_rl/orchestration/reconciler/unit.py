@@ -11,6 +11,8 @@ from typing import TypeVar
 
 BAD_CONFIGURATION = 2
 """The exit status of a command that rejects its configuration."""
+LIMIT_REACHED = 3
+"""The exit status of a command that a limit of tokens, cost or time ended."""
 
 
 class UnitState(StrEnum):

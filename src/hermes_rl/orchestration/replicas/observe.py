@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hermes_rl.orchestration.reconciler.unit import (
     BAD_CONFIGURATION,
+    LIMIT_REACHED,
     UnitState,
     after_failure,
     after_ready,
@@ -114,7 +115,7 @@ def _observe_shard(shard: Shard, worker: WorkerFacts | None, timeouts: FleetTime
     if worker.exit_code == 0 and _was_signalled(worker):
         return replace(_free(shard, now, restarted=True), not_before=now + timeouts.first_pause)
     shard = replace(shard, replica=None)
-    if worker.exit_code == 0:
+    if worker.exit_code in {0, LIMIT_REACHED}:
         return replace(shard, state=UnitState.EXITED, since=now, done=True, problem=None)
     problem = describe_exit(worker.exit_code, worker.problem, unknown="ended for an unknown reason")
     return after_failure(timeouts, shard, now, problem, FAILURE_WEIGHT.get(worker.exit_code or 0, 1))

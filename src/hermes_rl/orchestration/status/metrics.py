@@ -106,12 +106,15 @@ def read_run_metrics(paths: RunPaths, run_file: RunFile | None, read: ReadMetric
     return RunMetrics(tuple(_read_rows(paths.folder / TRAINER_FILE, problems, read)), environments, tuple(problems))
 
 
-def latest_metrics(metrics: RunMetrics, total_steps: int | None) -> dict[str, Any]:
-    """The latest metrics of the whole run."""
+def latest_metrics(metrics: RunMetrics, total_steps: int | None, now: float | None = None) -> dict[str, Any]:
+    """The latest metrics of the whole run; `now`, in Unix seconds, counts the remaining time down between steps."""
     last = metrics.steps[-1] if metrics.steps else {}
     evaluations = _latest_evaluations(metrics)
     seconds = metrics.step_seconds
-    minutes = None if total_steps is None or seconds is None else max(0, total_steps - metrics.step) * seconds / 60
+    minutes = None
+    if total_steps is not None and seconds is not None:
+        running = 0.0 if now is None else min(max(0.0, now - metrics.times[-1]), seconds)
+        minutes = max(0.0, (total_steps - metrics.step) * seconds - running) / 60
     return {
         "step": metrics.step,
         "total_steps": total_steps,
@@ -136,6 +139,7 @@ def environment_metrics(metrics: RunMetrics, name: str) -> dict[str, Any]:
         "groups": latest_number(rows, "serve/groups"),
         "eval_reward_mean": evaluation.reward_mean if evaluation else None,
         "eval_percent_correct": evaluation.percent_correct if evaluation else None,
+        "diagnosis": next((str(row["train/diagnosis"]) for row in rows[-1:] if row.get("train/diagnosis")), None),
     }
 
 

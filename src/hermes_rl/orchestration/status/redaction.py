@@ -8,11 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hermes_rl.core.keys import stored_secrets
-from hermes_rl.core.secrets import redact
+from hermes_rl.core.secrets import MIN_SECRET_LENGTH, redact
 from hermes_rl.orchestration.keys import key_names
-
-# Shorter values are not keys, and redacting them would garble ordinary words.
-MIN_SECRET_LENGTH = 8
 
 
 def known_secrets(names: Iterable[str] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.orchestration.held_out import held_out_results
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.curve import draw_curve
 from hermes_rl.orchestration.status.derive import LivePhase
@@ -67,6 +68,7 @@ def results(run_id: str) -> dict[str, Any]:
     run = inspect_run(run_id)
     metrics = read_run_metrics(run.paths, run.run_file)
     evaluations = metrics.evaluations()
+    evaluated, missing = held_out_results(run.paths, run.run_file)
     answer: dict[str, Any] = {
         "run_id": run_id,
         "status": str(run.derived.phase),
@@ -77,6 +79,8 @@ def results(run_id: str) -> dict[str, Any]:
         "running_time_minutes": round(run.derived.running_seconds / 60, 2),
         "final_metrics": json_safe(metrics.steps[-1]) if metrics.steps else {},
         "history": history(metrics),
+        "held_out": [json_safe(asdict(one)) for one in evaluated],
+        "held_out_missing": missing,
         "evaluations": [json_safe(asdict(evaluation)) for evaluation in evenly_spaced(evaluations)],
         "evaluation_before": _evaluations_at_end(evaluations, 0),
         "evaluation_after": _evaluations_at_end(evaluations, -1),

@@ -3,7 +3,7 @@
 Always true: phase and processes are looked up on every call; only metrics may be repeated, and are marked then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from hermes_rl.orchestration.status.metrics import (
     read_run_metrics,
 )
 from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
+from hermes_rl.orchestration.status.stage import component_stage
 from hermes_rl.orchestration.status.status_cache import (
     THROTTLE_SECONDS,
     describe_changes,
@@ -130,7 +131,7 @@ def status(
     """
     run = inspect_run(run_id, now=now)
     metrics = read_run_metrics(run.paths, run.run_file, read)
-    processes = process_fields(run)
+    processes = process_fields(run, stepped=metrics.step > 0)
     stall = _find_stall(run, metrics, processes)
     answer: dict[str, Any] = {
         "run_id": run_id,
@@ -172,11 +173,16 @@ def expected_parts(run_file: RunFile | None) -> list[str]:
     return [*engine, "api", "trainer", *(run_file.part_of(entry) for entry in run_file.environments)]
 
 
-def process_fields(run: InspectedRun) -> dict[str, dict[str, Any]]:
+def process_fields(run: InspectedRun, *, stepped: bool = True) -> dict[str, dict[str, Any]]:
+    """`stepped`: the trainer took a step; before that, the stage of an environment says what the first waits for."""
     parts = run.facts.state.parts if run.facts.state else {}
     return {
         name: _component_fields(
-            run, name, parts.get(name, ComponentStatus()), run.facts.parts.get(name, ComponentFacts())
+            run,
+            name,
+            parts.get(name, ComponentStatus()),
+            run.facts.parts.get(name, ComponentFacts()),
+            staged={"starting"} if stepped or not name.startswith("env") else {"starting", "running"},
         )
         for name in run.parts
     }
@@ -194,7 +200,8 @@ def metric_fields(run: InspectedRun, metrics: RunMetrics) -> dict[str, Any]:
         }
         for entry in run.run_file.environments
     ] if run.run_file else []  # fmt: skip
-    numbers: dict[str, Any] = {"metrics": latest_metrics(metrics, run.total_steps), "environments": environments}
+    now = None if run.derived.phase.ended else run.facts.now
+    numbers: dict[str, Any] = {"metrics": latest_metrics(metrics, run.total_steps, now), "environments": environments}
     if metrics.problems:
         numbers["metrics_problem"] = "; ".join(metrics.problems)
     return numbers
@@ -223,10 +230,15 @@ def _cached_metrics(
     return {**numbers, "news": describe_changes(last, seen), "next_check_in_seconds": next_check}
 
 
-def _component_fields(run: InspectedRun, name: str, part: ComponentStatus, facts: ComponentFacts) -> dict[str, Any]:
+def _component_fields(
+    run: InspectedRun, name: str, part: ComponentStatus, facts: ComponentFacts, *, staged: Collection[str]
+) -> dict[str, Any]:
+    """The stage is looked up in these states."""
     replicas = _replica_fields(run.run_file, name)
+    shown = part_status(part, facts)
     return {
-        "status": part_status(part, facts),
+        "status": shown,
+        "stage": component_stage(run.paths.log(name)) if shown in staged else None,
         "pid": part.process.pid if part.process and facts.process else None,
         "url": part.url if facts.process else None,
         "restarts": part.restarts,

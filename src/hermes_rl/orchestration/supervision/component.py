@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hermes_rl.orchestration.reconciler.unit import (
     BAD_CONFIGURATION,
+    LIMIT_REACHED,
     Unit,
     UnitState,
     after_failure,
@@ -17,6 +18,8 @@ from hermes_rl.orchestration.reconciler.unit import (
 from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
 
 SHIM_LOST = "ended together with its shim, which was killed or failed to start"
+# Roles that end by themselves when their work is done.
+FINITE = frozenset({Role.BASELINE, Role.ENVIRONMENT, Role.EXPORT, Role.EVALUATION})
 # A shim cleans up for a second or two after its component has ended.
 STUCK_AFTER = 15.0
 
@@ -121,7 +124,8 @@ def _after_exit(
     ended = replace(component, state=UnitState.EXITED, since=now, exit_code=seen.exit_code, headless_since=None)
     if component.state is UnitState.STOPPING and component.failure is None:
         return replace(ended, state=UnitState.WAITING, not_before=now) if component.restart_after_stop else ended
-    finished = component.failure is None and seen.exit_code == 0 and plan.role in {Role.ENVIRONMENT, Role.EXPORT}
+    over = {0, LIMIT_REACHED} if plan.role is Role.ENVIRONMENT else {0}
+    finished = component.failure is None and seen.exit_code in over and plan.role in FINITE
     if fulfilled or finished:
         return replace(ended, done=True)
     if not wanted:

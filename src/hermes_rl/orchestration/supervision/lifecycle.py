@@ -1,7 +1,8 @@
 """The state machine of a run: from its progress and an observation to its next progress and the actions to take.
 
 Always true: pure functions without side effects; a component starts only when its needs are ready and nothing of its
-last launch is alive; components stop from the last rank to the first; an ended phase is final.
+last launch is alive; components stop from the last rank to the first; an ended phase is final; a failed evaluation
+never ends a run.
 
     STARTING ──all ready──▶ RUNNING
         │                      │
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED, UnitState
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import (
     Component,
@@ -35,6 +36,10 @@ ENDING_REASON = {
 }
 
 
+# How the reason of a run begins that a limit stopped.
+LIMIT_REASON = "limit reached"
+
+
 class DesiredRun(StrEnum):
     RUN = "run"
     STOP = "stop"
@@ -47,6 +52,8 @@ class RunObservation:
     components: Mapping[str, ComponentObservation]
     wanted: DesiredRun = DesiredRun.RUN
     complete: bool = False
+    limit: str | None = None
+    """The limit of the whole run that is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,12 @@ class RunProgress:
 
     @property
     def services(self) -> list[ComponentPlan]:
-        return [spec for spec in self.plan if spec.role is not Role.EXPORT]
+        """The components that run until the last step."""
+        return [spec for spec in self.plan if spec.role not in {Role.EXPORT, Role.EVALUATION}]
+
+    def settled(self, role: Role) -> bool:
+        """Whether all components of the role are done, or cannot be."""
+        return all(one.done or one.fatal for one in (self.components[spec.name] for spec in self.with_role(role)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +144,10 @@ def _apply_observations(progress: RunProgress, observation: RunObservation, now:
 
 def _decide_ending(progress: RunProgress, observation: RunObservation, now: float) -> RunProgress:  # noqa: PLR0911 (one case per line)
     """Decide whether the run goes on, or which final phase it heads for."""
-    if progress.ending is Phase.FINISHED and not _export_settled(progress):
+    if progress.ending is Phase.FINISHED and not _last_work_settled(progress):
         if observation.wanted is DesiredRun.STOP:
-            reason = f"{ENDING_REASON[Phase.STOPPED]}, after its last step and before its weights were exported"
+            missing = "evaluated" if _export_settled(progress) else "exported"
+            reason = f"{ENDING_REASON[Phase.STOPPED]}, after its last step and before its weights were {missing}"
             return replace(progress, ending=Phase.STOPPED, reason=reason)
         return progress
     if progress.ending is Phase.FINISHED:
@@ -145,10 +158,22 @@ def _decide_ending(progress: RunProgress, observation: RunObservation, now: floa
         return replace(progress, ending=Phase.STOPPED, reason=ENDING_REASON[Phase.STOPPED])
     if progress.complete:
         return replace(progress, ending=Phase.FINISHED, reason=ENDING_REASON[Phase.FINISHED])
+    if (limit := observation.limit or _reached_limit(progress)) is not None:
+        return replace(progress, ending=Phase.STOPPED, reason=f"{LIMIT_REASON}: {limit}")
     for plan in progress.services:
-        if (fatal := progress.components[plan.name].fatal) is not None:
+        fatal = progress.components[plan.name].fatal
+        if fatal is not None and plan.role is not Role.BASELINE:
             return replace(progress, ending=Phase.FAILED, reason=f"{plan.name}: {fatal}")
     return _check_starved(progress, now)
+
+
+def _reached_limit(progress: RunProgress) -> str | None:
+    """Which environment used all of its tokens or money."""
+    for plan in progress.with_role(Role.ENVIRONMENT):
+        component = progress.components[plan.name]
+        if component.done and component.exit_code == LIMIT_REACHED:
+            return f"{plan.name} used its tokens or money; `hermes-rl run logs --part {plan.name}` says how much"
+    return None
 
 
 def _check_starved(progress: RunProgress, now: float) -> RunProgress:
@@ -169,19 +194,30 @@ def _allowed(progress: RunProgress) -> tuple[set[str], set[str]]:
     services = {plan.name for plan in progress.services}
     if progress.ending is None:
         return services, services
-    if progress.ending is Phase.FINISHED and not _export_settled(progress):
-        environments = {plan.name for plan in progress.with_role(Role.ENVIRONMENT)}
-        needed = {plan.name for plan in progress.with_role(Role.ENGINE, Role.EXPORT)}
-        return needed, services - environments | needed
+    if progress.ending is Phase.FINISHED and not _last_work_settled(progress):
+        ended = {plan.name for plan in progress.with_role(Role.BASELINE, Role.ENVIRONMENT)}
+        needed = {plan.name for plan in progress.with_role(Role.ENGINE, Role.EXPORT, Role.EVALUATION)}
+        return needed, services - ended | needed
     return set(), set()
 
 
+def _last_work_settled(progress: RunProgress) -> bool:
+    """Whether export and evaluation have finished, or cannot succeed."""
+    return _export_settled(progress) and _evaluation_settled(progress)
+
+
 def _export_settled(progress: RunProgress) -> bool:
-    """Whether the export has finished, or cannot succeed."""
-    if any(progress.components[plan.name].fatal for plan in progress.with_role(Role.ENGINE)):
-        return True
-    exports = [progress.components[plan.name] for plan in progress.with_role(Role.EXPORT)]
-    return all(export.done or export.fatal for export in exports)
+    return _engine_lost(progress) or progress.settled(Role.EXPORT)
+
+
+def _evaluation_settled(progress: RunProgress) -> bool:
+    """Without the trainer, which is not started again after its last step, nothing serves the weights."""
+    served = not any(progress.components[plan.name].state.down for plan in progress.with_role(Role.TRAINER))
+    return not served or _engine_lost(progress) or progress.settled(Role.EVALUATION)
+
+
+def _engine_lost(progress: RunProgress) -> bool:
+    return any(progress.components[plan.name].fatal for plan in progress.with_role(Role.ENGINE))
 
 
 def _finish_reason(progress: RunProgress) -> str:
@@ -228,7 +264,9 @@ def _step_component(  # noqa: PLR0911 (one case per line)
 
 def _can_start(progress: RunProgress, plan: ComponentPlan) -> bool:
     environments = [progress.components[environment.name] for environment in progress.with_role(Role.ENVIRONMENT)]
-    if plan.role is Role.EXPORT and not all(environment.state.down for environment in environments):
+    if plan.role in {Role.EXPORT, Role.EVALUATION} and not all(one.state.down for one in environments):
+        return False
+    if plan.role is Role.ENVIRONMENT and not progress.settled(Role.BASELINE):
         return False
     return _needs_ready(progress, plan)
 
@@ -263,5 +301,6 @@ def _next_phase(progress: RunProgress, observation: RunObservation) -> Phase:
         over = over and not any(seen.alive for seen in observation.components.values())
         return progress.ending if over else Phase.STOPPING
     services = [progress.components[plan.name] for plan in progress.services]
-    ready = all(service.state is UnitState.READY or service.done for service in services)
+    # Only a baseline can be fatal here.
+    ready = all(service.state is UnitState.READY or service.done or service.fatal for service in services)
     return Phase.RUNNING if ready else progress.phase

@@ -4,6 +4,7 @@ Always true: a command contains names of environment variables, never secrets; c
 folder only, except for the engine's checkpoints, which are stored with the engines under the run's name.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import find_key
 from hermes_rl.core.secrets import SECRET_FIELDS, is_literal
-from hermes_rl.orchestration.run_file import RUN_KEY, RUN_TOKEN, EngineEntry, EnvironmentEntry, RunFile, part_sections
+from hermes_rl.orchestration.held_out import Decoding, Moment, evaluation_name
+from hermes_rl.orchestration.run_file import (
+    RUN_KEY,
+    RUN_TOKEN,
+    EngineEntry,
+    EnvironmentEntry,
+    RunFile,
+    part_sections,
+)
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.ports import HOST
 from hermes_rl.orchestration.supervision.run_plan import TIMEOUTS, ComponentPlan, Role, RunPlan
 from hermes_rl.tracing.setup import new_traceparent
+from hermes_rl.training.checkpoints import Lineage
 
 PROGRAM = tuple(python_command("-m", "hermes_rl"))
 
@@ -27,11 +37,13 @@ def build_plan(run_file: RunFile) -> RunPlan:
         *([] if engine is None else [_engine(run_file.run_id, engine)]),
         _api(run_file, paths),
         _trainer(run_file),
+        *(_evaluations(run_file, paths, Moment.BEFORE) if not _has_steps(paths) else ()),
         *(_environment(run_file, entry) for entry in run_file.environments),
         _export(run_file, paths),
+        *_evaluations(run_file, paths, Moment.AFTER),
     ]
     traceparent = new_traceparent() if run_file.trace else None
-    return RunPlan(tuple(parts), run_file.keys, str(Path.cwd()), run_file.trace, traceparent)
+    return RunPlan(tuple(parts), run_file.keys, str(Path.cwd()), run_file.trace, traceparent, run_file.max_minutes)
 
 
 def _api(run_file: RunFile, paths: RunPaths) -> ComponentPlan:
@@ -53,9 +65,13 @@ def _engine(run_id: str, engine: EngineEntry) -> ComponentPlan:
         "--adapters": engine.adapters,
         "--micro-batch": engine.micro_batch,
         "--samples": engine.samples,
-        **({} if engine.environment is None else {"--environment": engine.environment}),
+        "--max-length": engine.max_length,
+        "--tensor-parallel": engine.tensor_parallel,
+        "--fsdp": engine.fsdp,
+        "--environment": engine.environment,
     }
-    words = [str(word) for pair in options.items() for word in pair]
+    words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+    words += ["--gradient-checkpointing"] * engine.gradient_checkpointing + ["--cuda"] * engine.cuda
     return _component("engine", Role.ENGINE, "engine", "start", "--json", "--port", "{port}", *words)
 
 
@@ -84,6 +100,34 @@ def _environment(run_file: RunFile, entry: EnvironmentEntry) -> ComponentPlan:
         registers_as=None if len(run_file.environments) == 1 else entry.registers_as or entry.name,
         asks_with=RUN_KEY if run_file.reach else None,
     )
+
+
+def _has_steps(paths: RunPaths) -> bool:
+    """Whether the run has taken a step, so that a resumed one can no longer be evaluated before the first."""
+    last = Lineage(paths.folder / "lineage.jsonl").last
+    return last is not None and last.step > 0
+
+
+def _evaluations(run_file: RunFile, paths: RunPaths, moment: Moment) -> Iterator[ComponentPlan]:
+    """Greedy and sampled evaluations of each environment that is trained on, by the trainer's newest weights."""
+    role = Role.BASELINE if moment is Moment.BEFORE else Role.EVALUATION
+    for entry in run_file.trained_on if run_file.held_out_items else ():
+        for decoding in Decoding:
+            name = evaluation_name(run_file, entry, moment, decoding)
+            options = {
+                "eval_size": run_file.held_out_items,
+                "eval_samples": 1,
+                "eval_temperature": decoding.temperature,
+                "data_dir_to_save_evals": paths.evaluation(name),
+                "use_wandb": "false",
+                "metric_sinks": "[]",
+            }
+            words = [_absolute_reference(entry.reference), *_settings_args(run_file, run_file.part_of(entry))]
+            words += [word for field, value in options.items() for word in (f"--env.{field}", str(value))]
+            # Rollouts without a score are in the report; they are no reason to try again.
+            words += ["--openai.base_url", "{url:trainer}/v1", "--resume", "--max-unscored", "1", "--json"]
+            words += _trace_args(run_file)
+            yield _component(name, role, "evaluate", *words, needs=("trainer",))
 
 
 def _replica_args(run_file: RunFile, entry: EnvironmentEntry) -> list[str]:

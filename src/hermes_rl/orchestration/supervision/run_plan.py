@@ -21,8 +21,12 @@ class Role(StrEnum):
     ENGINE = "engine"
     API = "api"
     TRAINER = "trainer"
+    BASELINE = "baseline"
+    """An evaluation before the first step; environments wait for it."""
     ENVIRONMENT = "environment"
     EXPORT = "export"
+    EVALUATION = "evaluation"
+    """An evaluation after the last step."""
 
     @property
     def rank(self) -> int:
@@ -46,6 +50,9 @@ TIMEOUTS = {
     # Its setup may download a dataset or an image.
     Role.ENVIRONMENT: ComponentTimeouts(ready_within=1800.0, stop_within=60.0),
     Role.EXPORT: ComponentTimeouts(ready_within=1800.0, stop_within=10.0, most_failures=1),
+    # Ready while they run, so that no deadline ends a long one.
+    Role.BASELINE: ComponentTimeouts(stop_within=30.0, most_failures=1),
+    Role.EVALUATION: ComponentTimeouts(stop_within=30.0, most_failures=1),
 }
 
 
@@ -82,6 +89,8 @@ class RunPlan:
     folder: str = "/"
     trace: str | None = None
     traceparent: str | None = None
+    max_minutes: float | None = None
+    """The run stops after this time, counted from each start."""
 
     def write(self, path: Path) -> None:
         private_folder(path.parent)
@@ -93,7 +102,8 @@ def read_plan(path: Path) -> RunPlan:
     if data is None:
         raise ConfigError(f"{path}, the run's plan, is missing; `hermes-rl run resume` writes it again")
     parts = tuple(_component_plan(part) for part in data["parts"])
-    return RunPlan(parts, tuple(data["keys"]), data["folder"], data.get("trace"), data.get("traceparent"))
+    optional = {name: data.get(name) for name in ("trace", "traceparent", "max_minutes")}
+    return RunPlan(parts, tuple(data["keys"]), data["folder"], **optional)
 
 
 def fill_command(command: Sequence[str], port: int | None, urls: Mapping[str, str]) -> list[str]:

@@ -103,7 +103,11 @@ class Supervisor:
         if self._progress.ending is None:
             # A `resume` that arrives while the run is active is already being served.
             self._times = replace(self._times, attempt=max(desired.attempt, self._times.attempt))
-        return RunObservation(components, desired.wanted, self._is_complete())
+        return RunObservation(components, desired.wanted, self._is_complete(), self._reached_limit())
+
+    def _reached_limit(self) -> str | None:
+        minutes, limit = (time.time() - self._times.started_at) / 60, self._plan.max_minutes
+        return None if limit is None or minutes < limit else f"{minutes:.1f} of {limit:g} minutes"
 
     def _is_complete(self) -> bool:
         """Whether the trainer reports completion. The pid rules out a run.json of an earlier launch."""

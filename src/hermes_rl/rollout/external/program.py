@@ -3,14 +3,17 @@
 A placeholder in a command expands to one shell word, whatever its value. Other braces are left alone.
 """
 
+import asyncio
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from hermes_rl.agent.harnesses.harness import MOUNT_PATH
+from hermes_rl.agent.harnesses.harness import MOUNT_PATH, packages_agent
+from hermes_rl.agent.harnesses.installer import install, installed_folder
 from hermes_rl.agent.harnesses.registry import load_agent
+from hermes_rl.console.live_display import write_line
 from hermes_rl.core.errors import ConfigError, EnvironmentCodeError
 from hermes_rl.core.messages import Message, content_text
 from hermes_rl.rollout.config import HermesAgentEnvConfig
@@ -19,6 +22,8 @@ from hermes_rl.sandbox.spec import SandboxSpec
 HARNESS_PREFIX = "agent:"
 # Linux rejects a single argument or variable of 128 KiB.
 MAX_ARGUMENT_CHARS = 100_000
+# Puts the interpreter and the programs of agent_packages before those of the sandbox.
+USE_PACKAGES = f"export PATH={MOUNT_PATH}/bin:$PATH;"
 # Read by the official clients; Anthropic's appends /v1 itself.
 CLIENT_VARIABLES = {
     "OPENAI_BASE_URL": "{base_url}",
@@ -52,32 +57,62 @@ _PLACEHOLDER = re.compile("|".join(rf"(?<!\$)\{{{field.name}\}}" for field in fi
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program of agent_command. `folder` is a bundled harness's folder, mounted in its sandboxes."""
+    """The program of agent_command. `folder` has a harness or packages, and is mounted in its sandboxes.
+
+    The command follows `script`: what a harness or the packages need.
+    """
 
     command: str | Sequence[str]
     env: Mapping[str, str]
     folder: Path | None = None
+    script: str = ""
 
     @classmethod
     def from_config(cls, config: HermesAgentEnvConfig) -> "Program":
         """ConfigError when agent_command names an unknown agent, or one that is not installed."""
-        command = config.agent_command or ""
-        if not isinstance(command, str) or not command.startswith(HARNESS_PREFIX):
-            return cls(command, {**CLIENT_VARIABLES, **config.agent_env})
-        harness = load_agent(command.removeprefix(HARNESS_PREFIX))
-        return cls(harness.command, {**CLIENT_VARIABLES, **harness.env, **config.agent_env}, harness.folder)
+        command, env = config.agent_command or "", {**CLIENT_VARIABLES, **config.agent_env}
+        first, arguments = command.partition(" ")[::2] if isinstance(command, str) else (command[0], command[1:])
+        if not first.startswith(HARNESS_PREFIX):
+            if not config.agent_packages:
+                return cls(command, env)
+            folder = installed_folder(packages_agent(config.agent_packages))
+            if folder is None:
+                raise ConfigError("agent_packages are not installed yet; open the environment, which installs them")
+            return cls(command, env, folder, USE_PACKAGES)
+        harness = load_agent(first.removeprefix(HARNESS_PREFIX))
+        if config.agent_packages:
+            raise ConfigError(f"agent_packages are for a command of your own; {first} has its own packages")
+        if arguments and not harness.takes_arguments:
+            raise ConfigError(f"{first} takes no arguments, got {arguments!r}; it is set by agent_env")
+        env = {**CLIENT_VARIABLES, **harness.env, **config.agent_env}
+        return cls(arguments, env, harness.folder, harness.command)
 
     def shell_command(self, placeholders: Placeholders) -> str:
         """The shell command: a string is used as it is, a list is quoted word by word."""
+
+        def as_words(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: shlex.quote(_value_of(found, placeholders)), text)
+
         if isinstance(self.command, str):
-            return _PLACEHOLDER.sub(lambda found: shlex.quote(_value_of(found, placeholders)), self.command)
-        return shlex.join(_PLACEHOLDER.sub(lambda found: _value_of(found, placeholders), word) for word in self.command)
+            command = as_words(self.command)
+        else:
+            words = [_PLACEHOLDER.sub(lambda found: _value_of(found, placeholders), word) for word in self.command]
+            command = shlex.join(words)
+        return " ".join(filter(None, (as_words(self.script), command)))
 
     def environment_variables(self, placeholders: Placeholders) -> dict[str, str]:
         return {
             name: _PLACEHOLDER.sub(lambda found: _value_of(found, placeholders), text)
             for name, text in self.env.items()
         }
+
+
+async def install_packages(config: HermesAgentEnvConfig) -> None:
+    """Install `agent_packages` on this machine, unless they are."""
+    packages = packages_agent(config.agent_packages)
+    if config.agent_packages and installed_folder(packages) is None:
+        write_line(f"installing {', '.join(config.agent_packages)} for agent_command, once on this machine")
+        await asyncio.to_thread(install, packages)
 
 
 def prompt_text(messages: Iterable[Message]) -> str:

@@ -76,8 +76,10 @@ class StoredFailureError(InfrastructureError):
         return self._failure
 
 
-def stop_reason(rollout: GatewayRollout, end: ProgramEnd, unreachable: OSError | None) -> StopReason:
-    """Why the program stopped; an InfrastructureError when the policy was not the cause."""
+def stop_reason(
+    rollout: GatewayRollout, end: ProgramEnd, unreachable: OSError | None = None, *, remote: bool = False
+) -> StopReason:
+    """Why the agent stopped; an InfrastructureError when the policy was not the cause."""
     if (failure := rollout.final_failure()) is not None:
         raise StoredFailureError(failure)
     if unreachable is not None:
@@ -85,9 +87,10 @@ def stop_reason(rollout: GatewayRollout, end: ProgramEnd, unreachable: OSError |
     if not rollout.answered:
         how = "was stopped" if end.exit_code is None else f"ended with {end.exit_code}"
         raise EnvironmentCodeError(
-            "agent_command",
-            f"the program of agent_command {how} after {end.seconds:.1f} s without an answer from the model, so there "
-            f"is nothing to score. Its last output: {end.output[-ERROR_OUTPUT_CHARS:].strip() or 'none'}",
+            "agent_url" if remote else "agent_command",
+            f"the {'agent of agent_url' if remote else 'program of agent_command'} {how} after {end.seconds:.1f} s "
+            "without an answer from the model, so there is nothing to score. Its last output: "
+            f"{end.output[-ERROR_OUTPUT_CHARS:].strip() or 'none'}",
         )
     if end.ended_for is not None:
         return end.ended_for
@@ -130,8 +133,78 @@ class RunLimits:
     context_tokens: int | None
 
 
-class ExternalAgent:
-    """Runs the program once."""
+class GatewayAgent:
+    """An agent that reaches the model through the gateway only; it runs once."""
+
+    def __init__(
+        self, limits: RunLimits, *, gateway: "GatewayServer", policy: GatewayPolicy, session: ToolSession
+    ) -> None:
+        self.result = AgentResult(messages=[])
+        self._limits = limits
+        self._gateway = gateway
+        self._policy = policy
+        self._session = session
+
+    def _begin(self, messages: Sequence[Message]) -> GatewayRollout:
+        self.result.messages, self.result.prompt_length = list(messages), len(messages)
+        limits = self._limits
+        return GatewayRollout(
+            self._policy,
+            limits.sampling,
+            GatewayLimits(calls=limits.calls, deadline=limits.deadline, seconds_per_token=limits.seconds_per_token),
+            model=limits.model,
+            context_tokens=limits.context_tokens,
+            origin=self._session.started_at,
+        )
+
+    def _end(self, end: ProgramEnd, stop: StopReason) -> AgentResult:
+        self.result.program, self.result.stop_reason = end, stop
+        self.result.finished_naturally = stop is StopReason.NATURAL
+        return self.result
+
+    async def _wait_for_stop(self, running: "asyncio.Future[Any]", rollout: GatewayRollout) -> StopReason | None:
+        """Wait until the agent ends, a limit is reached (returned) or the gateway records a failure."""
+        broken = asyncio.ensure_future(rollout.failed.wait())
+        try:
+            while True:
+                if (seconds_left := self._seconds_left(rollout)) <= 0:
+                    return StopReason.DEADLINE
+                if rollout.used.reached is not None:
+                    return rollout.used.reached
+                pending: list[asyncio.Future[Any]] = [running, broken]
+                await asyncio.wait(pending, timeout=min(seconds_left, _POLL_EVERY), return_when=asyncio.FIRST_COMPLETED)
+                if running.done() or broken.done():
+                    return None
+        finally:
+            broken.cancel()
+
+    def _seconds_left(self, rollout: GatewayRollout) -> float:
+        """Seconds until the policy's deadline."""
+        requests = [
+            RequestInterval(
+                call.start, call.start + call.seconds if call.task.done() else None, call.finish is not None
+            )
+            for call in rollout.calls
+        ]
+        now = time.monotonic() - self._session.started_at
+        spent = policy_seconds(
+            requests, now, tokens=rollout.used.tokens, seconds_per_token=self._limits.seconds_per_token
+        )
+        last_answer = max(
+            (interval.end for interval in requests if interval.answered and interval.end is not None), default=now
+        )
+        return max(self._limits.deadline - spent, last_answer + EXIT_GRACE - now)
+
+    def _record_transcript(self, rollout: GatewayRollout) -> None:
+        """Copy the gateway's transcript into the result; without an answer, the prompt remains."""
+        transcript = rollout.transcript()
+        if not transcript.messages:
+            transcript.messages, transcript.prompt_length = self.result.messages, self.result.prompt_length
+        vars(self.result).update(vars(transcript))
+
+
+class ExternalAgent(GatewayAgent):
+    """Runs a program in the rollout's sandbox."""
 
     def __init__(
         self,
@@ -142,27 +215,14 @@ class ExternalAgent:
         policy: GatewayPolicy,
         session: ToolSession,
     ) -> None:
-        self.result = AgentResult(messages=[])
+        super().__init__(limits, gateway=gateway, policy=policy, session=session)
         self._program = program
-        self._limits = limits
-        self._gateway = gateway
-        self._policy = policy
-        self._session = session
         self._output = bytearray()
 
     async def run(self, messages: Sequence[Message]) -> AgentResult:
         """Run until the program ends or is stopped. `messages` is not modified."""
-        self.result.messages, self.result.prompt_length = list(messages), len(messages)
+        rollout = self._begin(messages)
         sandbox = await self._session.sandbox()
-        limits = self._limits
-        rollout = GatewayRollout(
-            self._policy,
-            limits.sampling,
-            GatewayLimits(calls=limits.calls, deadline=limits.deadline, seconds_per_token=limits.seconds_per_token),
-            model=limits.model,
-            context_tokens=limits.context_tokens,
-            origin=self._session.started_at,
-        )
         ended: tuple[ProgramEnd, PortForward] | None = None
         async with self._gateway.keys.open(rollout) as gateway_key:
             try:
@@ -178,9 +238,7 @@ class ExternalAgent:
             return self.result
         end, forward = ended
         self.result.program = end
-        self.result.stop_reason = stop_reason(rollout, end, forward.unreachable)
-        self.result.finished_naturally = self.result.stop_reason is StopReason.NATURAL
-        return self.result
+        return self._end(end, stop_reason(rollout, end, forward.unreachable))
 
     async def _run_program(
         self, sandbox: Sandbox, gateway_key: ApiKey, messages: Sequence[Message]
@@ -229,46 +287,6 @@ class ExternalAgent:
         await sandbox.write(placeholders.prompt_file, placeholders.prompt.encode())
         await sandbox.write(placeholders.messages_file, fast_json.dumps(list(messages)))
         return placeholders
-
-    async def _wait_for_stop(self, running: "asyncio.Future[ExecResult]", rollout: GatewayRollout) -> StopReason | None:
-        """Wait until the program ends, a limit is reached (returned) or the gateway records a failure."""
-        broken = asyncio.ensure_future(rollout.failed.wait())
-        try:
-            while True:
-                if (seconds_left := self._seconds_left(rollout)) <= 0:
-                    return StopReason.DEADLINE
-                if rollout.used.reached is not None:
-                    return rollout.used.reached
-                pending: list[asyncio.Future[Any]] = [running, broken]
-                await asyncio.wait(pending, timeout=min(seconds_left, _POLL_EVERY), return_when=asyncio.FIRST_COMPLETED)
-                if running.done() or broken.done():
-                    return None
-        finally:
-            broken.cancel()
-
-    def _seconds_left(self, rollout: GatewayRollout) -> float:
-        """Seconds until the policy's deadline."""
-        requests = [
-            RequestInterval(
-                call.start, call.start + call.seconds if call.task.done() else None, call.finish is not None
-            )
-            for call in rollout.calls
-        ]
-        now = time.monotonic() - self._session.started_at
-        spent = policy_seconds(
-            requests, now, tokens=rollout.used.tokens, seconds_per_token=self._limits.seconds_per_token
-        )
-        last_answer = max(
-            (interval.end for interval in requests if interval.answered and interval.end is not None), default=now
-        )
-        return max(self._limits.deadline - spent, last_answer + EXIT_GRACE - now)
-
-    def _record_transcript(self, rollout: GatewayRollout) -> None:
-        """Copy the gateway's transcript into the result; without an answer, the prompt remains."""
-        transcript = rollout.transcript()
-        if not transcript.messages:
-            transcript.messages, transcript.prompt_length = self.result.messages, self.result.prompt_length
-        vars(self.result).update(vars(transcript))
 
 
 @asynccontextmanager

@@ -52,6 +52,8 @@ def admit(
     why: str | None = "the queue is full"
     if now.capacity is not None and now.capacity < free:
         free, why = now.capacity, "more would be too old for the trainer"
+    if now.needed is not None and now.needed < free:
+        free, why = now.needed, "the trainer needs no more for its remaining steps"
     fair = fair_room(free, claims, environment, batch_size)
     if fair < min(free, wanted):
         why = "the rest is the share of other environments"

@@ -28,7 +28,7 @@ from hermes_rl.store.database.transactions import (
 SETTLE_SECONDS = 2.0
 ROLLOUT_COLUMNS = (
     "number, item_id, seed, score, stop_reason, failure, cause, withheld, turns, sequences, tokens, "
-    "prompt_tokens, completion_tokens, seconds"
+    "prompt_tokens, completion_tokens, seconds, seat"
 )
 
 

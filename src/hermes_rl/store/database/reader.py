@@ -38,6 +38,14 @@ class GroupLocation(NamedTuple):
     bytes: int
 
 
+class GroupUse(NamedTuple):
+    """What became of a group: queued, leased, trained or dropped; why it was dropped, and in which batch it was."""
+
+    state: str
+    cause: str
+    batch: int | None
+
+
 class StoreReader:
     """Reads the store at a path or at `postgresql://…`, from any thread, one read at a time."""
 
@@ -74,6 +82,24 @@ class StoreReader:
     def waiting(self) -> int:
         """How many rollouts are in the queue, leased or not."""
         return int(self._query("SELECT COALESCE(SUM(size), 0) FROM queue")[0][0])
+
+    def uses(self, places: Sequence[int]) -> dict[int, GroupUse]:
+        """What became of these groups."""
+        marks = ", ".join("?" * len(places))
+        ended = "SELECT place, outcome, cause, batch FROM outcomes WHERE place IN ({})"
+        queued = "SELECT place, CASE WHEN batch IS NULL THEN 'queued' ELSE 'leased' END, '', batch FROM queue "
+        rows = [
+            row
+            for sql in (ended, queued + "WHERE place IN ({})")
+            for row in (self._query(sql.format(marks), *places) if places else ())
+        ]
+        return {int(place): GroupUse(str(state), str(cause), batch) for place, state, cause, batch in rows}
+
+    def batch_places(self, batches: Sequence[int], limit: int) -> list[int]:
+        """The groups of these batches, in order."""
+        marks = ", ".join("?" * len(batches))
+        sql = f"SELECT place FROM batch_groups WHERE batch IN ({marks}) ORDER BY place LIMIT ?"  # noqa: S608
+        return [int(place) for (place,) in self._query(sql, *batches, limit)] if batches else []
 
     def environments(self) -> list[str]:
         return [str(name) for (name,) in self._query("SELECT DISTINCT name FROM environments ORDER BY name LIMIT 20")]

@@ -40,6 +40,7 @@ class RolloutRow(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     seconds: float
+    seat: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ def _rollouts(view: GroupView) -> Iterator[RolloutRow]:
             prompt_tokens=_count(record["usage"], "prompt_tokens"),
             completion_tokens=_count(record["usage"], "completion_tokens"),
             seconds=_seconds(record["seconds"]),
+            seat=_optional_text(record.get("seat")),
         )
 
 

@@ -161,8 +161,11 @@ ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
 # The unmet request of an environment, so that others leave it its share.
 SECOND = "ALTER TABLE environments ADD COLUMN wanted {int} NOT NULL DEFAULT 0;"
 
+# The agent of a rollout, in environments with several.
+THIRD = "ALTER TABLE rollouts ADD COLUMN seat TEXT;"
+
 # Each is the SQL for both databases, then additions for one of them.
-MIGRATIONS: tuple[tuple[str, dict[str, str]], ...] = ((FIRST, FIRST_FOR), (SECOND, {}))
+MIGRATIONS: tuple[tuple[str, dict[str, str]], ...] = ((FIRST, FIRST_FOR), (SECOND, {}), (THIRD, {}))
 
 
 def schema_version(dialect: SqlDialect) -> Transaction[int]:

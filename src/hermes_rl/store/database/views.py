@@ -29,6 +29,7 @@ class RolloutQuery:
     item_id: str | None = None
     stop_reason: str | None = None
     failure: str | None = None
+    seat: str | None = None
     lowest_score: float | None = None
     highest_score: float | None = None
     text: str | None = None
@@ -78,6 +79,8 @@ class Status:
     """Requests of environments that were not granted."""
     steps: int = 0
     """Batches that the trainer acknowledged. A batch may leave the version as it is."""
+    needed: int | None = None
+    """Rollouts that its remaining steps need beyond those waiting, leased and running; None if it names no total."""
 
     @property
     def total(self) -> Backlog:
@@ -128,6 +131,7 @@ def list_rollouts(dialect: SqlDialect, query: RolloutQuery, before: int | None, 
         "r.item_id = ?": query.item_id,
         "r.stop_reason = ?": query.stop_reason,
         "r.failure = ?": query.failure,
+        "r.seat = ?": query.seat,
         "r.score >= ?": query.lowest_score,
         "r.score <= ?": query.highest_score,
         "r.id < ?": before,
@@ -186,7 +190,11 @@ def status(dialect: SqlDialect, heartbeat_timeout: float) -> Transaction[Status]
             accepted=accepted(version=version, batch_size=trainer.batch_size, waiting=waiting, in_training=in_training),
             running=sum(running.values()),
         )
-    return Status(version, backlog, running, left, trainer, wanted, int(steps))
+    needed = None
+    if trainer is not None and isinstance(total_steps := trainer.settings.get("total_steps"), int):
+        held = sum(part.waiting + part.leased for part in backlog.values()) + sum(running.values())
+        needed = max(0, (total_steps - int(steps)) * trainer.batch_size - held)
+    return Status(version, backlog, running, left, trainer, wanted, int(steps), needed)
 
 
 def queued_versions() -> Transaction[dict[int, int]]:

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError, EnvironmentCodeError, HermesRLError
+from hermes_rl.core.validation import problem_text
 from hermes_rl.http.errors import Problem
 from hermes_rl.inference.endpoint import RetryableEndpointError
 
@@ -69,7 +70,7 @@ def add_handlers(app: FastAPI) -> None:
         # A location is "body", then the field path, then the union member.
         path = takewhile(lambda part: part.isidentifier() or part.isdecimal(), map(str, first["loc"][1:]))
         field = ".".join(path)
-        message = first["msg"] if first["type"] != "extra_forbidden" else "unknown field"
+        message = problem_text(first) if first["type"] != "extra_forbidden" else "unknown field"
         return error_response(400, f"{field}: {message}" if field else str(message), INVALID, param=field or None)
 
     @app.exception_handler(ConfigError)

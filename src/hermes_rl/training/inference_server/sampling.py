@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from hermes_rl.core.errors import EndpointError
+from hermes_rl.core.validation import problem_text
 from hermes_rl.inference.token_engines import SamplingRequest
 from hermes_rl.inference.tokens.chat_format import ChatFormat
 from hermes_rl.training.inference_server.completion import Completion, end_at_stop
@@ -129,7 +130,7 @@ def sampling_request(parameters: Mapping[str, Any], chat_format: ChatFormat) -> 
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         name = str(first["loc"][0])
-        raise InvalidRequestError(f"{name}={parameters[name]!r}: {first['msg'].lower()}", param=name) from None
+        raise InvalidRequestError(f"{name}={parameters[name]!r}: {problem_text(first).lower()}", param=name) from None
     stops = {*request.stop_token_ids, *(() if request.ignore_eos else chat_format.stop_token_ids)}
     return replace(request, stop_token_ids=tuple(sorted(stops)))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hermes_rl.core.tolerance import distinct_scores, exceeds, passes
 from hermes_rl.validation.audit import harbor_checks
 from hermes_rl.validation.audit.evidence import AgentScores, TaskEvidence
 from hermes_rl.validation.report import AgentKind, join_names
@@ -89,7 +90,7 @@ def _no_oracle(task: TaskEvidence) -> Iterator[str]:
 
 
 def _oracle_fails(task: TaskEvidence) -> Iterator[str]:
-    if task.oracle and task.oracle.scores and max(task.oracle.scores) < task.pass_score:
+    if task.oracle and task.oracle.scores and not passes(max(task.oracle.scores), task.pass_score):
         yield f"the solution scores {max(task.oracle.scores):g}; a pass is {task.pass_score:g}"
 
 
@@ -97,7 +98,9 @@ def _cheats(task: TaskEvidence, *, passing: bool) -> Iterator[str]:
     """A task that an agent passes by doing nothing has that defect alone: every cheat passes too."""
     baseline = (task.null.best if task.null else None) or 0.0
     for cheat in task.of_kind(AgentKind.CHEAT, AgentKind.OWN_CHEAT):
-        if cheat.best is not None and cheat.best > baseline and (cheat.best >= task.pass_score) is passing:
+        if cheat.best is None or not exceeds(cheat.best, baseline):
+            continue
+        if passes(cheat.best, task.pass_score) is passing:
             yield f'the cheat "{cheat.agent}" scores {cheat.best:g}'
 
 
@@ -111,7 +114,7 @@ def _cheat_scores(task: TaskEvidence) -> Iterator[str]:
 
 def _changes(task: TaskEvidence) -> Iterator[str]:
     for agent in task.of_kind(AgentKind.NULL, AgentKind.ORACLE):
-        if len(set(agent.scores)) > 1:
+        if len(distinct_scores(agent.scores)) > 1:
             scores = ", ".join(f"{score:g}" for score in agent.scores)
             yield f"the same work of the {agent.agent} agent scored {scores}"
     yield from harbor_checks.chance(task)
@@ -119,7 +122,8 @@ def _changes(task: TaskEvidence) -> Iterator[str]:
 
 def _elsewhere(task: TaskEvidence) -> Iterator[str]:
     oracle = task.oracle
-    if oracle and len(set(oracle.scores)) == 1 and set(oracle.elsewhere) - set(oracle.scores):
+    here = distinct_scores(oracle.scores) if oracle else []
+    if oracle and len(here) == 1 and len(distinct_scores([*here, *oracle.elsewhere])) > 1:
         scores = ", ".join(f"{score:g}" for score in oracle.elsewhere)
         yield f"the solution scored {oracle.scores[0]:g}, but {scores} in two other time zones and locales"
 

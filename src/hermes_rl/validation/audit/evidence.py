@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hermes_rl.core.errors import Failure, FailureSource
+from hermes_rl.core.tolerance import passes
 from hermes_rl.validation.report import AgentKind, ValidationFinding
 
 MACHINE_FAULTS = {FailureSource.SANDBOX, FailureSource.ENDPOINT, FailureSource.JUDGE}
@@ -70,7 +71,7 @@ class TaskEvidence:
 
     @property
     def null_passes(self) -> bool:
-        return self.null is not None and self.null.best is not None and self.null.best >= self.pass_score
+        return self.null is not None and self.null.best is not None and passes(self.null.best, self.pass_score)
 
     @property
     def machine_fault(self) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from hermes_rl.core.tolerance import passes
 from hermes_rl.validation.audit.evidence import HarborFiles, TaskEvidence
 from hermes_rl.validation.audit.python_tests import cannot_fail, parse, runtime_skips, test_functions
 from hermes_rl.validation.report import shorten
@@ -69,7 +70,7 @@ def vacuous(task: TaskEvidence) -> Iterator[str]:
     for line in DISCARDED.findall(code):
         yield f"tests/test.sh discards the result of its tests: {shorten(line, 80)}"
     best = [agent.best for agent in task.agents if agent.best is not None]
-    if task.null_passes and len(best) > 2 and all(score >= task.pass_score for score in best):
+    if task.null_passes and len(best) > 2 and all(passes(score, task.pass_score) for score in best):
         yield f"every agent passes, also those that destroy their work ({len(best)} agents)"
 
 

@@ -19,7 +19,7 @@ from hermes_rl.core.errors import ConfigError, EnvironmentCodeError
 from hermes_rl.environment.base import HermesAgentBaseEnv
 from hermes_rl.environment.prebuild import without_health_checks
 from hermes_rl.environment.resolve_config import Settings
-from hermes_rl.rollout.rollout import spec_for
+from hermes_rl.rollout.rollout import prompt_of, spec_for
 from hermes_rl.validation.audit.agents import Observed, observe_task
 from hermes_rl.validation.audit.checks import CHECKS, judge
 from hermes_rl.validation.audit.evidence import HarborFiles, TaskEvidence
@@ -134,7 +134,7 @@ async def _tasks(
     if env is not None:
         if not env.has_reward:
             raise HookError("it has its own rollouts and no compute_reward, so there is no reward to audit")
-        if not env.tools.pool.capabilities.isolates_files:
+        if not env.tools.pool.isolates_files:
             backend = env.tools.pool.backend.name
             notes.append(f"the backend {backend} does not isolate files, so cheats that use tools did not run")
         inventory = await take_inventory(env)
@@ -145,7 +145,7 @@ async def _tasks(
             # Drawing an item twice is no duplicate; listing it twice is.
             drawn = not inventory.random_access and item.split == "train"
             if not (drawn and any(task.item and task.item.id == item.id for task in tasks)):
-                tasks.append(_task(env, item, files, digests))
+                tasks.append(await _task(env, item, files, digests))
     for name, why in refused.items():
         likeness = _hash(_words(files[name].instruction), contents(files[name]))
         split = "eval" if HELD_OUT.search(files[name].settings) else "train"
@@ -153,11 +153,11 @@ async def _tasks(
     return tasks, notes
 
 
-def _task(
+async def _task(
     env: HermesAgentBaseEnv, item: CheckedItem, files: Mapping[str, HarborFiles], digests: Mapping[str, str]
 ) -> AuditedTask:
     with hook_errors("format_prompt"):
-        item = item if item.messages else replace(item, messages=env.initial_messages(item.value))
+        item = item if item.messages else replace(item, messages=await prompt_of(env, item.value))
     name = item.value if isinstance(item.value, str) and item.value in files else None
     if name is not None:
         likeness = _hash(_words(files[name].instruction), contents(files[name]))
@@ -195,7 +195,7 @@ async def _audited(
     if env is not None:
         env.tools.report = lambda _: None
         tools = [tool.name for opened in env.tools.toolsets.values() for tool in opened.tools]
-        isolated = env.tools.pool.capabilities.isolates_files
+        isolated = env.tools.pool.isolates_files
 
     async def audit(index: int) -> None:
         nonlocal done

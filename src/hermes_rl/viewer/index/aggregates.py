@@ -25,7 +25,7 @@ def summary(connection: sqlite3.Connection) -> dict[str, Any]:
         | {"broken": facts.get("broken") or 0},
         "reward": {**interval(connection, facts), "histogram": histogram(connection)},
         "failures": _count_by(connection, "failure", "cause"),
-        "stop_reasons": _count_by(connection, "stop_reason", "reason"),
+        "stop_reasons": _count_by(connection, "stop_reason", "reason", "AND failure IS NULL AND score IS NOT NULL"),
         "tools": [
             {"name": name, "calls": calls, "errors": errors}
             for name, calls, errors in connection.execute(
@@ -88,16 +88,22 @@ def scores_by_item(connection: sqlite3.Connection) -> dict[str, list[float]]:
     return found
 
 
+def group_shape(connection: sqlite3.Connection) -> tuple[int | None, str | None]:
+    """The size of the largest group, and the split of all groups; None where there is none, or several."""
+    [(size, split, last)] = connection.execute("SELECT MAX(rollouts), MIN(split), MAX(split) FROM groups").fetchall()
+    return size, split if split == last else None
+
+
 def item_titles(connection: sqlite3.Connection, items: list[str]) -> dict[str, str]:
     marks = ", ".join("?" * len(items))
     sql = f"SELECT item_id, MIN(title) FROM groups WHERE item_id IN ({marks}) GROUP BY item_id"  # noqa: S608
     return dict(connection.execute(sql, items))
 
 
-def _count_by(connection: sqlite3.Connection, column: str, name: str) -> list[dict[str, Any]]:
+def _count_by(connection: sqlite3.Connection, column: str, name: str, condition: str = "") -> list[dict[str, Any]]:
     rows = connection.execute(
-        f"SELECT {column}, COUNT(*) AS c FROM rollouts WHERE {column} IS NOT NULL GROUP BY {column} "  # noqa: S608
-        "ORDER BY c DESC, 1 LIMIT ?",
+        f"SELECT {column}, COUNT(*) AS c FROM rollouts WHERE {column} IS NOT NULL {condition} "  # noqa: S608
+        f"GROUP BY {column} ORDER BY c DESC, 1 LIMIT ?",
         (MAX_NAMES,),
     )
     return [{name: value, "count": count} for value, count in rows]

@@ -65,5 +65,5 @@ def _parse_cursor(cursor: str, sort: str) -> PageEnd:
         cursor_sort, value, n, total = None, None, None, None
     valid = type(n) is int and abs(n) < 2**63 and (value is None or type(value) in {int, float})
     if cursor_sort != sort or not valid or not (total is None or type(total) is int):
-        raise BadQueryError("`after` must be the `next` of a response to the same query")
+        raise BadQueryError("`after` must be the `next` value of an earlier response to the same query")
     return PageEnd(value, n, total)

@@ -33,7 +33,7 @@ ROLLOUT_SORTS = {
 }
 ROLLOUT_COLUMNS = (
     "r.n, r.position, r.number, r.score, r.failure, r.stop_reason, r.withheld, r.turns, r.tool_calls, r.tool_errors, "
-    "r.completion_tokens, r.seconds, r.version_low, r.version_high, r.tools, r.offset, r.length"
+    "r.completion_tokens, r.seconds, r.version_low, r.version_high, r.tools, r.offset, r.length, r.seat"
 )
 
 
@@ -74,6 +74,7 @@ class IndexedRollout:
     tools: str
     offset: int | None
     length: int | None
+    seat: str | None
 
     @property
     def group(self) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.private_files import FOLDER_MODE, create_private, private_folder
 
-VERSION = 3
+VERSION = 4
 READ_CACHE_KB = 4_096
 WRITE_CACHE_KB = 32_768
 BUSY_SECONDS = 5.0
@@ -59,7 +59,8 @@ CREATE TABLE rollouts (
     version_high INTEGER,
     tools TEXT NOT NULL,
     offset INTEGER,
-    length INTEGER
+    length INTEGER,
+    seat TEXT
 );
 CREATE INDEX rollouts_score ON rollouts (score, n);
 CREATE INDEX rollouts_stop_reason ON rollouts (stop_reason, n);

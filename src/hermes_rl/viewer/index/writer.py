@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hermes_rl.core.group_means import group_mean
 from hermes_rl.viewer.sources.jsonl import BrokenLine
 from hermes_rl.viewer.summaries import GroupEntry, rollout_number, space_cjk
 
@@ -40,7 +41,7 @@ def _write(connection: sqlite3.Connection, entries: Sequence[GroupEntry | Broken
     )
     rollouts = [(rollout_number(group.number, one.position), one) for group in groups for one in group.rollouts]
     connection.executemany(
-        "INSERT OR IGNORE INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR IGNORE INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
                 number,
@@ -60,6 +61,7 @@ def _write(connection: sqlite3.Connection, entries: Sequence[GroupEntry | Broken
                 "\n".join(one.tools),
                 one.offset,
                 one.length,
+                one.seat,
             )
             for number, one in rollouts
         ),
@@ -115,5 +117,4 @@ def _group_row(group: GroupEntry) -> tuple[Any, ...]:
 
 
 def _mean(group: GroupEntry) -> float | None:
-    scores = [one.score for one in group.rollouts if one.score is not None]
-    return sum(scores) / len(scores) if scores else None
+    return group_mean([one.score for one in group.rollouts if one.score is not None])

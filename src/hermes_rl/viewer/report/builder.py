@@ -63,7 +63,7 @@ def write_report(
     try:
         sources = service.complete(lambda done, of: on_step("reading", done, of))
         if len(sources) > MAX_SOURCES:
-            raise ConfigError(f"{len(sources)} sources are too many for one report; name at most {MAX_SOURCES}")
+            raise ConfigError(f"{len(sources)} sources are too many for one report; the limit is {MAX_SOURCES}")
         with open_page(path, " · ".join(source.name for source in sources[:TITLE_NAMES]), private=private) as page:
             made = _fill(page, service, sources, groups, on_step)
         return made._replace(path=path, bytes=path.stat().st_size)
@@ -86,7 +86,7 @@ def _fill(
         page.add(json_member(f"/api/compare?a={first}&b={second}", both))
     room = PAGE_BYTES - FOOTER_BYTES
     if page.size > room:
-        raise ConfigError("the overviews alone exceed the size of a report; name fewer sources")
+        raise ConfigError("the overviews alone exceed the size of a report; pass fewer sources")
     held: dict[str, SelectedGroups] = {}
     for done, source in enumerate(sources):
         share = page.size + (room - page.size) // (len(sources) - done)
@@ -98,10 +98,13 @@ def _fill(
     for name, selected in held.items():
         add_tokens(page, service, name, selected, min(WITH_TOKENS_BYTES, room))
     contents = _contents(overviews, held)
+    runs = sum(source.kind is SourceKind.RUN for source in sources)
     listed = [_without_progress(source) for source in service.overviews.home()["sources"] if source["id"] in overviews]
     page.add(
         json_member("/api/home", {"version": __version__, "sources": listed}),
-        json_member("report", {"note": _note(contents), "start": _start(sources), "compare": len(evaluations) > 1}),
+        json_member(
+            "report", {"note": _note(contents), "start": _start(sources), "compare": len(evaluations) > 1, "runs": runs}
+        ),
     )
     return contents
 
@@ -142,7 +145,7 @@ def _contents(overviews: dict[str, dict[str, Any]], held: dict[str, SelectedGrou
 def _note(made: ReportContents) -> str:
     now = datetime.now(UTC)
     if (made.groups_held, made.rollouts_held) == (made.groups, made.rollouts):
-        part = f"all of it, {_plural(made.groups, 'group')} with {_plural(made.rollouts, 'rollout')}"
+        part = f"complete, {_plural(made.groups, 'group')} with {_plural(made.rollouts, 'rollout')}"
     else:
         part = (
             f"{made.groups_held:,} of {_plural(made.groups, 'group')}, evenly spread, with {made.rollouts_held:,} of "

@@ -91,7 +91,7 @@ def _front_end_files() -> tuple[str, str, str]:
         script, style = ((STATIC / name).read_text(encoding="utf-8") for name in ("app.js", "app.css"))
         icon = base64.b64encode((STATIC / "favicon.svg").read_bytes()).decode()
     except OSError as error:
-        raise ConfigError(f"the front end was not built ({error}); run scripts/front, or install the wheel") from error
+        raise ConfigError(f"the pages are not built ({error}); run scripts/front, or install the wheel") from error
     for opening in ("</script", "</SCRIPT", "<!--", "<script"):
         script = script.replace(opening, rf"\x3c{opening[1:]}")
     return script, style.replace("</", r"<\/"), icon

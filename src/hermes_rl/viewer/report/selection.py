@@ -24,7 +24,7 @@ MIN_GROUP_BYTES = 2_000_000
 # The fields of a group's page that its list row has, too.
 ROW_FIELDS = (
     "id", "record_id", "item_id", "title", "draw", "split", "created_at", "scores", "mean", "spread", "failures",
-    "withheld",
+    "withheld", "use",
 )  # fmt: skip
 READ_ERRORS = (SourceChangedError, NotFoundError, HermesRLError)
 

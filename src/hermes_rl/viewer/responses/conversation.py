@@ -3,16 +3,19 @@
 Always true: a page has a bounded number of messages and characters; a truncated text comes with its full length.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from hermes_rl.viewer.lenient_json import as_list, as_mapping, as_str, to_text
+from hermes_rl.viewer.lenient_json import as_int, as_list, as_mapping, as_str, to_text
+from hermes_rl.viewer.responses.rollout import step_rewards
 from hermes_rl.viewer.summaries import REASONING_FIELDS, prompt_length, rollout_messages
 
 MAX_TEXT = 20_000
 PAGE_CHARACTERS = 300_000
 MAX_MESSAGES = 200
 MAX_CALLS = 100
+MAX_STATES = 2_000
 CHUNK_CHARS = 200_000
 MAX_WORD = 200
 
@@ -21,6 +24,9 @@ def messages_page(rollout: Mapping[str, Any], first: int, limit: int) -> dict[st
     messages = rollout_messages(rollout)
     failed = _failed_calls(rollout)
     prompt = prompt_length(rollout) or 0
+    turns = _turns(rollout, messages, prompt)
+    states = _states(rollout)
+    rewards = step_rewards(rollout)
     rows: list[dict[str, Any]] = []
     room = PAGE_CHARACTERS
     number = first
@@ -28,8 +34,12 @@ def messages_page(rollout: Mapping[str, Any], first: int, limit: int) -> dict[st
         if room <= 0:
             break
         row, size = _message(messages[number], number, prompt, failed)
-        rows.append(row)
-        room -= size
+        turn = turns[number]
+        if number + 1 == len(messages) or turns[number + 1] != turn:
+            row["state"] = states.get(turn)
+            row["rewards"] = [reward for reward in rewards if reward["turn"] == turn]
+        rows.append(row | {"turn": turn})
+        room -= size + len(row["state"]["text"] if row["state"] else "")
     end = first + len(rows)
     return {"rows": rows, "next": end if end < len(messages) else None, "total": len(messages)}
 
@@ -83,9 +93,36 @@ def _message(value: Any, number: int, prompt: int, failed: set[str]) -> tuple[di
         "name": _short_text(fields.get("name")),
         "error": role == "tool" and call_id in failed,
         "sampled": role == "assistant" and number >= prompt,
+        "state": None,
+        "rewards": [],
     }
     texts = [row["content"], reasoning, *(call["arguments"] for call in calls)]
     return row, 200 + sum(len(text["text"]) for text in texts if text)
+
+
+def _turns(rollout: Mapping[str, Any], messages: Sequence[Any], prompt: int) -> list[int]:
+    """The turn of each message: that of the last answer before it, counted from 1; 0 for the prompt.
+
+    A conversation that was compacted on the way has lost its first answers.
+    """
+    answers = [as_mapping(message).get("role") == "assistant" and at >= prompt for at, message in enumerate(messages)]
+    lost = max(0, (as_int(rollout.get("turns_used")) or 0) - sum(answers))
+    return [count + lost if count else 0 for count in accumulate(map(int, answers))]
+
+
+def _states(rollout: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """The state of the environment by the turn after which it was recorded, with the names that changed in it."""
+    found: dict[int, dict[str, Any]] = {}
+    before: Any = None
+    for one in map(as_mapping, as_list(rollout.get("states"))[:MAX_STATES]):
+        number, value = as_int(one.get("turn")), one.get("value")
+        if number is None:
+            continue
+        old, new = as_mapping(before), as_mapping(value)
+        changed = [name for name in new if found and old.get(name) != new[name]][:MAX_CALLS]
+        found[number] = {**(_truncate(to_text(value)) or {}), "changed": changed}
+        before = value
+    return found
 
 
 def _failed_calls(rollout: Mapping[str, Any]) -> set[str]:

@@ -5,14 +5,16 @@ without a test.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.evaluation.compare import LoadedEvaluation, differences, remarks
 from hermes_rl.evaluation.statistics.intervals import mean_interval
-from hermes_rl.evaluation.statistics.paired import paired_test
+from hermes_rl.evaluation.statistics.paired import PairedResult, paired_test
 from hermes_rl.viewer import lenient_json
-from hermes_rl.viewer.lenient_json import as_mapping, as_number
+from hermes_rl.viewer.lenient_json import as_int, as_mapping, as_number, as_str
 from hermes_rl.viewer.responses.rollout import truncate
 
 MAX_REPORT_BYTES = 64 * 2**20
@@ -62,12 +64,46 @@ def metric_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def compare_response(
-    scores: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]],
-    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
-) -> dict[str, Any]:
-    """The paired test of the mean reward, then the other metrics in both reports."""
-    metrics = [_mean_reward(*scores)]
+@dataclass(frozen=True, slots=True)
+class ComparedSource:
+    """What is known of one side of a comparison; `samples` is the size of its groups."""
+
+    name: str
+    report: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    scores: Mapping[str, Sequence[float]]
+    unscored: int
+    samples: int | None
+    split: str | None
+    model: str | None
+    temperature: float | None
+
+    def loaded(self) -> LoadedEvaluation:
+        """As `hermes-rl compare` reads it, with None for what its record does not have."""
+        known = as_mapping(self.report.get("provenance")) or self.provenance
+        names = ("environment", "environment_hash", "dataset_hash", "config_hash", "model")
+        policy = as_mapping(self.report.get("policy"))
+        return LoadedEvaluation(
+            path=Path(self.name),
+            provenance={name: known.get(name) for name in names} | ({"model": self.model} if self.model else {}),
+            scores=self.scores,
+            unscored=self.unscored,
+            samples=as_int(self.report.get("samples_per_item")) or self.samples,
+            temperature=self.temperature,
+            limit=as_str(self.report.get("limit")),
+            finished=bool(self.report) or self.split != "eval",
+            settings=as_mapping(self.report.get("settings")),
+            policy=policy if policy.keys() >= {"version", "low", "high", "mixed", "due"} else None,
+            split=self.split or "eval",
+        )
+
+
+def compare_response(first_side: ComparedSource, second_side: ComparedSource) -> dict[str, Any]:
+    """The paired test of the mean reward, the other metrics in both reports, and what else differs."""
+    scores = first_side.scores, second_side.scores
+    reports = first_side.report, second_side.report
+    test = _paired(*scores)
+    metrics = [_mean_reward(*scores, test)]
     first, second = ({row["name"]: row for row in metric_rows(as_mapping(report.get("metrics")))} for report in reports)
     for name in [name for name in first if name in second and name != "eval/mean_reward"][:MAX_NAMES]:
         a, b = first[name], second[name]
@@ -80,22 +116,52 @@ def compare_response(
                 "low": None,
                 "high": None,
                 "significant": False,
-                "note": "not tested: from the two reports",
+                "note": "not tested",
             }
         )
-    return {"metrics": metrics, "items": _items(*scores)}
+    loaded = first_side.loaded(), second_side.loaded()
+    return {
+        "metrics": metrics,
+        "items": _items(*scores),
+        "differences": [
+            {"name": found.name, "a": truncate(found.first), "b": truncate(found.second), "text": found.text}
+            for found in list(differences(*loaded))[:MAX_NAMES]
+        ],
+        "same": _same(*loaded),
+        "remarks": list(remarks(*loaded, test if isinstance(test, PairedResult) else None)),
+    }
 
 
-def _mean_reward(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    shared = [item for item, values in a.items() if values and b.get(item)]
+def _same(first: LoadedEvaluation, second: LoadedEvaluation) -> list[dict[str, Any]]:
+    """The settings that decide a result and are equal on both sides."""
+    pairs = {
+        "model": (first.model, second.model),
+        "environment": (first.provenance["environment"], second.provenance["environment"]),
+        "split": (first.split, second.split),
+        "samples per item": (first.samples, second.samples),
+        "temperature": (first.temperature, second.temperature),
+        "max tokens": (first.settings.get("max_token_length"), second.settings.get("max_token_length")),
+    }
+    return [{"name": name, "value": a} for name, (a, b) in pairs.items() if a == b and a not in (None, "None")]
+
+
+def _paired(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]]) -> PairedResult | ConfigError:
     try:
-        test = paired_test(a, b)
+        return paired_test(a, b)
     except ConfigError as error:
+        return error
+
+
+def _mean_reward(
+    a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], test: PairedResult | ConfigError
+) -> dict[str, Any]:
+    shared = [item for item, values in a.items() if values and b.get(item)]
+    if isinstance(test, ConfigError):
         means = (_mean(list(a.values())), _mean(list(b.values())))
-        return _row(means, None, None, None, significant=False, note=str(error))
+        return _row(means, None, None, None, significant=False, note=str(test))
     means = (_mean([a[item] for item in shared]), _mean([b[item] for item in shared]))
     p = "below 0.0001" if test.p_value < 0.0001 else f"{test.p_value:.4f}"
-    note = f"{len(shared)} common items; p {p} ({test.method}, paired by item)"
+    note = f"{len(shared)} common items; p-value {p} ({test.method}, paired by item)"
     found = test.difference
     return _row(means, found.estimate, found.low, found.high, significant=test.p_value < 1 - LEVEL, note=note)
 

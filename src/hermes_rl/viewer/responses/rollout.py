@@ -3,6 +3,7 @@
 Always true: values of any size (items, metadata, settings) are truncated and marked as such.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ MAX_TOKENS = 8_192
 
 
 def rollout_detail(record: Mapping[str, Any]) -> dict[str, Any]:
-    usage = as_mapping(record.get("usage"))
+    usage, metadata = as_mapping(record.get("usage")), as_mapping(record.get("metadata"))
     return {
         "seed": record.get("seed") if isinstance(record.get("seed"), int) else None,
         "components": as_numbers(record.get("components")),
@@ -35,8 +36,31 @@ def rollout_detail(record: Mapping[str, Any]) -> dict[str, Any]:
         "failure_message": (as_str(as_mapping(record.get("failure")).get("message")) or "")[:MAX_MESSAGE] or None,
         "messages": len(rollout_messages(record)),
         "sequences": [_sequence(as_mapping(one)) for one in as_list(record.get("sequences"))[:MAX_NAMES]],
+        "notes": _notes(record),
+        "end_reason": as_str(metadata.get("end_reason")),
+        "step_reward": math.fsum(values) if (values := [step["value"] for step in step_rewards(record)]) else None,
         "metadata": truncate(record.get("metadata")),
     }
+
+
+def step_rewards(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rewards that tools gave during the rollout: turn, value and note of each."""
+    found = as_list(as_mapping(record.get("metadata")).get("step_rewards"))
+    rows = [as_mapping(one) for one in found[:MAX_TIMINGS]]
+    return [
+        {"turn": as_int(row.get("turn")), "value": value, "note": (as_str(row.get("note")) or "")[:MAX_MESSAGE]}
+        for row in rows
+        if (value := as_number(row.get("value"))) is not None
+    ]
+
+
+def _notes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the reward has to say, such as the reasons of a judge."""
+    return [
+        {"name": str(name)[:MAX_NAMES], "text": text[:MAX_TEXT], "chars": len(text)}
+        for name, value in list(as_mapping(record.get("notes")).items())[:MAX_NAMES]
+        if (text := to_text(value))
+    ]
 
 
 def tokens_page(record: Mapping[str, Any], index: int, first: int, limit: int) -> dict[str, Any] | None:

@@ -52,6 +52,7 @@ def rollout_json(row: IndexedRollout, group: IndexedGroup | None, snippet: str |
         "created_at": group.created_at if group else None,
         "tools": row.tools.split("\n") if row.tools else [],
         "version": versions,
+        "seat": row.seat,
         "snippet": snippet,
     }
 

@@ -76,17 +76,42 @@ def live(status: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], queue: in
 
 def _bands(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
     """The 95% interval of each step's mean reward, assuming independent rollouts."""
-    lows: list[float | None] = []
-    highs: list[float | None] = []
-    for row in rows:
-        mean, spread, count = (as_number(row.get(name)) for name in ("reward/mean", "reward/std", "rollouts/scored"))
-        known = mean is not None and spread is not None and count
-        half = NORMAL_95 * (spread or 0.0) / math.sqrt(count or 1.0)
-        lows.append((mean or 0.0) - half if known else None)
-        highs.append((mean or 0.0) + half if known else None)
-    if not any(low is not None for low in lows):
+    measured = [
+        tuple(as_number(row.get(name)) for name in ("reward/mean", "reward/std", "rollouts/scored")) for row in rows
+    ]
+    bounded = _within_0_and_1(rows)
+    ends = [
+        step_interval(mean, spread, count, bounded=bounded)
+        if mean is not None and spread is not None and count
+        else (None, None)
+        for mean, spread, count in measured
+    ]
+    if not any(low is not None for low, _ in ends):
         return {}
-    return {"reward/mean": {"low": lows, "high": highs}}
+    return {"reward/mean": {"low": [low for low, _ in ends], "high": [high for _, high in ends]}}
+
+
+def step_interval(mean: float, spread: float, count: float, *, bounded: bool) -> tuple[float, float]:
+    """The 95% interval of a mean of `count` scores with this standard deviation.
+
+    Of scores from 0 to 1 it is Wilson's, which never leaves that range, with as many 0/1 scores as have this error.
+    """
+    if not bounded:
+        half = NORMAL_95 * spread / math.sqrt(count)
+        return mean - half, mean + half
+    # Equal scores say little about the next one: they count as 0/1 scores.
+    size = max(count, count * mean * (1 - mean) / spread**2) if spread else count
+    square = NORMAL_95**2
+    centre = (mean + square / (2 * size)) / (1 + square / size)
+    half = NORMAL_95 * math.sqrt(mean * (1 - mean) / size + square / (4 * size**2)) / (1 + square / size)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _within_0_and_1(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all scores of the run are from 0 to 1, as far as its metrics tell."""
+    lowest = [value for row in rows for name in ("reward/min", "reward/mean") if (value := as_number(row.get(name)))]
+    highest = [value for row in rows for name in ("reward/max", "reward/mean") if (value := as_number(row.get(name)))]
+    return min(lowest, default=0.0) >= 0 and max(highest, default=0.0) <= 1
 
 
 def _groups_per_minute(rows: Sequence[Mapping[str, Any]]) -> float | None:

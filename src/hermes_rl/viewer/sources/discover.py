@@ -1,4 +1,4 @@
-"""Discovers sources: the given targets, or everything in the home of hermes-rl.
+"""Discovers sources: the given targets, or everything in the home of hermes-rl and in the working directory.
 
 Always true: the search is bounded in depth and number; unreadable sources are skipped, unless they are targets.
 """
@@ -22,13 +22,18 @@ from hermes_rl.viewer.sources.source import (
 MAX_DEPTH = 4
 MAX_FILES = 20_000
 MAX_SOURCES = 1_000
+# What is found without being named: a working directory can be anybody's home.
+MAX_LOCAL_FILES = 2_000
+MAX_LOCAL_FOLDERS, MAX_LOCAL_PLACES = 100, 300
+EVALUATION_FILES = {"groups.jsonl", "metrics.json"}
+GROUP_FORMAT, FORMAT_BYTES = b'"format":"hermes-rl/group/', 200
 SQLITE_MAGIC = b"SQLite format 3\0"
 # JSONL files that hold no groups.
 NOT_GROUPS = (".metrics.jsonl", "metrics.jsonl", "lineage.jsonl", "samples.jsonl", "groups.previous.jsonl")
 
 
 def find_sources(targets: Sequence[str], runs: RunAccess) -> list[RecordSource]:
-    """The sources of each target (a run id, file, folder or database URL); without targets, those of the home."""
+    """The sources of each target (a run id, file, folder or database URL); without targets, all that is found."""
     found = (
         [source for target in targets for source in resolve_target(target, runs)]
         if targets
@@ -77,13 +82,50 @@ def _home_sources(runs: RunAccess) -> Iterator[RecordSource]:
     database = rl_home() / "trajectories.db"
     if database.exists():
         yield database_source(str(database))
+    yield from _local_sources(Path.cwd())
+
+
+def _local_sources(folder: Path) -> Iterator[RecordSource]:
+    """Evaluations and files of groups in the working directory, where `evaluate` and `process` may write them."""
+    here = [folder, *_visible_folders(folder)]
+    nested = [inner for outer in here[1:] for inner in _visible_folders(outer)]
+    seen = 0
+    for place in (here + nested)[:MAX_LOCAL_PLACES]:
+        try:
+            files = sorted(entry.name for entry in os.scandir(place) if entry.is_file())
+        except OSError:
+            continue
+        seen += len(files)
+        if seen > MAX_LOCAL_FILES:
+            return
+        evaluation = EVALUATION_FILES & set(files) and _is_evaluation(place)
+        if evaluation:
+            yield evaluation_source(place)
+            continue
+        names = [name for name in files if name.endswith(".jsonl") and not name.endswith(NOT_GROUPS)]
+        yield from (groups_source(place / name) for name in names if _holds_groups(place / name))
+
+
+def _visible_folders(folder: Path) -> list[Path]:
+    skipped = ("node_modules", "__pycache__", "site-packages")
+    return [path for path in _folders(folder) if not path.name.startswith(".") and path.name not in skipped][
+        :MAX_LOCAL_FOLDERS
+    ]
+
+
+def _holds_groups(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return GROUP_FORMAT in file.read(FORMAT_BYTES)
+    except OSError:
+        return False
 
 
 def _run_sources(run_id: str, name: str, runs: RunAccess) -> Iterator[RecordSource]:
     folder = runs.folder(run_id)
     yield run_source(run_id, name, folder)
     for part in _folders(folder / "parts"):
-        for evaluation in _folders(part / "evals"):
+        for evaluation in (*_folders(part / "serve" / "evals"), *_folders(part / "evals")):
             if _is_evaluation(evaluation):
                 yield evaluation_source(evaluation, f"{name} · {evaluation.name}")
 

@@ -75,7 +75,7 @@ def index_entry(line: Line) -> GroupEntry | BrokenLine:
     """The entry of a group, or of a single rollout as in `samples.jsonl`."""
     at = (line.number, line.offset, line.length)
     if line.raw is None:
-        return BrokenLine(*at, f"the line has {line.length:,} bytes; the limit is {LINE_LIMIT:,}")
+        return BrokenLine(*at, f"the line is too long: {line.length:,} bytes, limit {LINE_LIMIT:,}")
     try:
         return _large_entry(line.raw, at) if line.length > LARGE_LINE else _entry(line.raw, at)
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ def index_entry(line: Line) -> GroupEntry | BrokenLine:
 def _entry(raw: bytes, at: tuple[int, int, int]) -> GroupEntry | BrokenLine:
     record = lenient_json.loads(raw)
     if not isinstance(record, dict):
-        raise ValueError("another value")  # noqa: TRY004 - handled like any invalid JSON
+        raise ValueError("it is a list, a string or a number")  # noqa: TRY004 - handled like any invalid JSON
     if "rollouts" not in record:
         return _sample_entry(record, at)
     rollouts = [lenient_json.as_mapping(value) for value in lenient_json.as_list(record["rollouts"])[:MAX_ROLLOUTS]]
@@ -120,7 +120,7 @@ def _sample_entry(
     span: tuple[int, int] | None = None,
 ) -> GroupEntry | BrokenLine:
     if not record.keys() & {"messages", "prompt", "response", "reward", "score"}:
-        return BrokenLine(*at, "an object that is neither a group nor a rollout")
+        return BrokenLine(*at, "neither a group nor a rollout")
     entry = describe_rollout(record, 0, versions or version_range(record), span)
     return describe_group({}, (entry,), record, at)
 
@@ -158,5 +158,5 @@ def read_part(path: Path, offset: int, length: int) -> bytes:
         while len(raw) < length and (more := file.read(length - len(raw))):
             raw += more
     if len(raw) < length:
-        raise ValueError(f"{path.name} has become shorter")
+        raise ValueError(f"{path.name} is shorter than when it was indexed")
     return raw

@@ -5,12 +5,13 @@ Always true: a source has the same id in every viewer, so links keep working.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from hermes_rl.core.group_means import group_mean
 from hermes_rl.sinks.tail import MetricRows, MetricsTail
 from hermes_rl.store.database.postgres import URL_PREFIXES as POSTGRESQL
 
@@ -75,6 +76,28 @@ class RecordSource:
         return None if self.store is None else Path(f"{self.store}-wal")
 
 
+class Command(NamedTuple):
+    """A command line to type, and what it does."""
+
+    what: str
+    line: str
+
+
+class AdvantageRule(NamedTuple):
+    """How scores of a group become advantages, in words and as a function; None where it cannot be repeated here."""
+
+    text: str
+    compute: Callable[[Sequence[float]], Sequence[float]] | None
+
+
+def _deviation(scores: Sequence[float]) -> list[float]:
+    mean = group_mean(scores) or 0.0
+    return [score - mean for score in scores]
+
+
+DEVIATION = AdvantageRule("score minus the mean of the group", _deviation)
+
+
 @dataclass(frozen=True, slots=True)
 class RunAccess:
     """Access to training runs, passed in by the caller: the viewer does not know how runs are stored."""
@@ -86,6 +109,16 @@ class RunAccess:
     config: Callable[[str], Mapping[str, Any] | None]
     steps: Callable[[Path], MetricRows] = field(default_factory=lambda: MetricsTail().steps)
     """Reads a metrics file; called every few seconds."""
+    batch_steps: Callable[[str], Mapping[int, int]] = lambda _: {}
+    """The training step of each batch that the weights were trained on."""
+    advantage: Callable[[str], AdvantageRule] = lambda _: DEVIATION
+    """How the run turns the scores of a group into advantages."""
+    logs: Callable[[str], list[str]] = lambda _: []
+    """The components of a run that have a log."""
+    log: Callable[[str, str, int], str] = lambda _run_id, _part, _lines: ""
+    """The last lines of a component's log, without keys."""
+    commands: Callable[[str], list[Command]] = lambda _: []
+    """What to do next with a run."""
 
 
 def no_runs() -> RunAccess:

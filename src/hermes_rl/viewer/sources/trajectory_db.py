@@ -12,7 +12,7 @@ from hermes_rl.store.container import BadGroupError, unpack_bits
 from hermes_rl.viewer.sources.jsonl import BrokenLine
 from hermes_rl.viewer.summaries import MAX_ROLLOUTS, GroupEntry, RolloutEntry, describe_group, describe_rollout
 
-BYTES_DELETED = "its bytes were deleted (--keep-days, --keep-gigabytes)"
+BYTES_DELETED = "its data was deleted (--keep-days, --keep-gigabytes)"
 
 
 def index_entry(place: int, data: bytes | None) -> GroupEntry | BrokenLine:

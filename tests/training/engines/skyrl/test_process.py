@@ -19,7 +19,10 @@ NOWHERE = EngineVenv(Path("/no/environment"))
 
 
 def test_the_options_become_skyrls() -> None:
-    words = EngineSettings("/model", name="n", rank=16, adapters=9, micro_batch=2, samples=3).arguments()
+    settings = EngineSettings(
+        "/model", name="n", rank=16, adapters=9, micro_batch=2, samples=4, tensor_parallel=4, fsdp=2, max_length=4096
+    )
+    words = settings.arguments()
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given["--base-model"] == "/model"
     assert given["--database-url"] == f"sqlite:///{EnginePaths('n').database}"
@@ -27,8 +30,15 @@ def test_the_options_become_skyrls() -> None:
         "max_lora_adapters": 9,
         "max_lora_rank": 16,
         "train_micro_batch_size": 2,
-        "sample_max_num_sequences": 3,
+        "sample_max_num_sequences": 4,
+        "tensor_parallel_size": 4,
+        "fully_sharded_data_parallel_size": 2,
+        "expert_parallel_size": 1,
+        "shard_attention_heads": True,
+        "gradient_checkpointing": False,
+        "loss_chunk_size": 1024,
     }
+    assert given["--max-length"] == "4096"
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
@@ -103,4 +113,13 @@ def test_the_end_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
 
 def test_a_cache_that_the_user_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/chosen")
-    assert process._environ(NOWHERE)["JAX_COMPILATION_CACHE_DIR"] == "/chosen"
+    assert process._environ(NOWHERE, EngineSettings("/model"))["JAX_COMPILATION_CACHE_DIR"] == "/chosen"
+
+
+def test_several_devices_on_a_cpu_are_virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_one=1")
+    several = process._environ(NOWHERE, EngineSettings("/model", tensor_parallel=2, fsdp=4))
+    assert several["XLA_FLAGS"] == "--xla_one=1 --xla_force_host_platform_device_count=8"
+    assert several["JAX_PLATFORMS"] == "cpu"
+    on_gpus = process._environ(NOWHERE, EngineSettings("/model", tensor_parallel=2, cuda=True))
+    assert (on_gpus["XLA_FLAGS"], on_gpus["JAX_PLATFORMS"]) == ("--xla_one=1", "cuda")

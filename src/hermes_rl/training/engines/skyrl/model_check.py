@@ -6,6 +6,7 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.training.sizing.model_shape import ModelShape, known_shape
 
 # Supported by skyrl.tx.models 0.3.0.
 ARCHITECTURES = (
@@ -19,18 +20,20 @@ ARCHITECTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`name` is the value for the trainer's base_model."""
+    """`name` is the value for the trainer's base_model; `shape` is None if the memory cannot be estimated."""
 
     name: str
     warning: str | None = None
+    shape: ModelShape | None = None
 
 
-def check_model(given: str) -> Model:
-    """Resolve a folder to its absolute path; a Hugging Face name is not checked."""
+def check_model(given: str, *, cuda: bool = False) -> Model:
+    """Resolve a folder to its absolute path; of a Hugging Face name only the shape of well-known ones is known."""
     folder = Path(given).expanduser()
     if not folder.is_dir():
         if given.count("/") == 1 and not given.startswith((".", "/", "~")):
-            return Model(given)
+            known = known_shape(given)
+            return Model(given, shape=known and known[1])
         raise ConfigError(f"--model {given}: neither a folder nor a Hugging Face name (OWNER/NAME)")
     config = _read_config(folder)
     if not any(folder.glob("*.safetensors")):
@@ -46,12 +49,12 @@ def check_model(given: str) -> Model:
         )
     dtype = config.get("dtype") or config.get("torch_dtype")
     warning = None
-    if dtype != "float32":
+    if dtype != "float32" and not cuda:
         warning = (
             f"config.json has dtype {dtype}: on a CPU float32 is faster, and sampling and training logprobs agree "
             "to 1e-5 instead of 0.05 with bfloat16"
         )
-    return Model(str(folder.resolve()), warning)
+    return Model(str(folder.resolve()), warning, ModelShape.from_config(config))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -26,9 +26,12 @@ from hermes_rl.core.process_identity import process_start_time
 from hermes_rl.training.engines.skyrl.paths import EnginePaths, engines_home
 from hermes_rl.training.engines.skyrl.record import EngineRecord, read_record
 from hermes_rl.training.engines.skyrl.virtualenv import EngineVenv, clean_environ
+from hermes_rl.training.sizing.model_shape import Layout
 
 INSIDE = Path(__file__).with_name("inside")
 HOST = "127.0.0.1"
+# The flag of XLA that makes several devices of one CPU.
+VIRTUAL_DEVICES = "--xla_force_host_platform_device_count"
 # Another connection may briefly occupy the previous port.
 PORT_RETRY_S = 3.0
 # Enough for several gigabytes on a slow disk; small models take 5 to 40 s (measured).
@@ -36,6 +39,8 @@ READY_DEADLINE_S = 1800.0
 # A previous engine of the same name may take this long to exit.
 LOCK_DEADLINE_S = 5.0
 STOP_DEADLINE_S = 15.0
+# An engine is ready within far fewer bytes of its log.
+LOG_HEAD = 256 * 1024
 # The SDK sends a heartbeat every 10 s.
 SESSION_TIMEOUT_S, SESSION_CLEANUP_S = 60, 5
 
@@ -53,7 +58,19 @@ class EngineSettings:
     adapters: int = 8
     micro_batch: int = 8
     samples: int = 8
+    tensor_parallel: int = 1
+    fsdp: int = 1
+    expert_parallel: int = 1
+    replicate_attention: bool = False
+    gradient_checkpointing: bool = False
+    loss_chunk: int = 1024
+    max_length: int | None = None
+    cuda: bool = False
     detach: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.tensor_parallel, self.fsdp, self.expert_parallel, self.replicate_attention)
 
     def arguments(self) -> list[str]:
         """Command-line arguments for SkyRL."""
@@ -63,6 +80,12 @@ class EngineSettings:
             "max_lora_rank": self.rank,
             "train_micro_batch_size": self.micro_batch,
             "sample_max_num_sequences": self.samples,
+            "tensor_parallel_size": self.tensor_parallel,
+            "fully_sharded_data_parallel_size": self.fsdp,
+            "expert_parallel_size": self.expert_parallel,
+            "shard_attention_heads": not self.replicate_attention,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "loss_chunk_size": self.loss_chunk,
         }
         pairs = {
             "--base-model": self.model,
@@ -72,6 +95,8 @@ class EngineSettings:
             "--session-cleanup-interval-sec": str(SESSION_CLEANUP_S),
             "--backend-config": fast_json.dumps(backend).decode(),
         }
+        if self.max_length is not None:
+            pairs["--max-length"] = str(self.max_length)
         return [word for pair in pairs.items() for word in pair]
 
 
@@ -79,6 +104,8 @@ class EngineSettings:
 class RunningEngine:
     record: EngineRecord
     process: subprocess.Popen[bytes]
+    log_start: int = 0
+    """Where its lines begin in the log, which earlier engines of the same name wrote too."""
 
 
 def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEngine:
@@ -96,13 +123,14 @@ def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEn
             if not settings.detach:
                 command += ["--parent", str(os.getpid())]
             with open(paths.log, "ab", opener=open_private) as log:
+                log_start = log.tell()
                 process = subprocess.Popen(
                     [*command, *settings.arguments()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(listener.fileno(), lock.fileno()),
-                    env=_environ(environment),
+                    env=_environ(environment, settings),
                     cwd=paths.folder,
                     start_new_session=True,
                 )
@@ -115,7 +143,7 @@ def start_engine(settings: EngineSettings, environment: EngineVenv) -> RunningEn
                 log=str(paths.log),
             )
             record.write()
-    return RunningEngine(record, process)
+    return RunningEngine(record, process, log_start)
 
 
 def wait_until_ready(running: RunningEngine, progress: Callable[[str], None]) -> None:
@@ -129,12 +157,33 @@ def wait_until_ready(running: RunningEngine, progress: Callable[[str], None]) ->
             )
         if is_ready(running.record.url):
             return
-        progress(f"loading the model, {time.monotonic() - began:.0f} s")
+        progress(f"{engine_stage(Path(running.record.log), running.log_start)}, {time.monotonic() - began:.0f} s")
         time.sleep(0.1)
     stop_engine(running.record)
     raise EngineStartError(
         f"the engine was not ready within {READY_DEADLINE_S:g} s and was stopped; see {running.record.log}"
     )
+
+
+# What the engine is doing after each of these lines of its log.
+STAGES = (
+    (b"Started background engine", "starting Python and JAX"),
+    (b"Using local model", "loading the weights"),
+    (b"Downloading", "downloading the model"),
+    (b"Initialized base model", "starting the API"),
+)
+
+
+def engine_stage(log: Path, start: int = 0) -> str:
+    """What a starting engine is doing, according to its log from this position on."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            text = file.read(LOG_HEAD)
+    except OSError:
+        text = b""
+    at, stage = max((text.rfind(mark), stage) for mark, stage in STAGES)
+    return stage if at >= 0 else "starting its processes"
 
 
 def is_ready(url: str, seconds: float = 5.0) -> bool:
@@ -211,13 +260,18 @@ def _acquire_lock(lock: int, name: str, known: EngineRecord | None) -> None:
             return
 
 
-def _environ(environment: EngineVenv) -> dict[str, str]:
+def _environ(environment: EngineVenv, settings: EngineSettings) -> dict[str, str]:
     cache = engines_home() / "compiled" / environment.key
     defaults = {
+        # With JAX's own choice, a GPU that it cannot use would go unnoticed.
+        "JAX_PLATFORMS": "cuda" if settings.cuda else "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # SkyRL wraps log lines at the terminal width.
         "COLUMNS": "240",
     }
-    return {**defaults, **clean_environ(), "PYTHONPATH": str(INSIDE), "PYTHONUNBUFFERED": "1"}
+    given = clean_environ()
+    if settings.layout.devices > 1 and not settings.cuda and VIRTUAL_DEVICES not in given.get("XLA_FLAGS", ""):
+        given["XLA_FLAGS"] = f"{given.get('XLA_FLAGS', '')} {VIRTUAL_DEVICES}={settings.layout.devices}".strip()
+    return {**defaults, **given, "PYTHONPATH": str(INSIDE), "PYTHONUNBUFFERED": "1"}

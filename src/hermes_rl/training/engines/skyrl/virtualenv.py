@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +22,9 @@ from hermes_rl.core.pip_hashes import mismatch
 from hermes_rl.core.private_files import private_folder
 from hermes_rl.training.engines.skyrl.paths import ENVIRONMENT_PREFIX, engines_home
 
-PINS = Path(__file__).with_name("skyrl.txt")
-# 1.1 GB installed, plus the wheels during installation.
-DISK_NEEDED = 3 * 10**9
+PINS, CUDA_PINS = (Path(__file__).with_name(name) for name in ("skyrl.txt", "skyrl-cuda.txt"))
+# 1.1 GB installed, with CUDA 6 GB, plus the wheels during installation.
+DISK_NEEDED, CUDA_DISK_NEEDED = 3 * 10**9, 12 * 10**9
 # The first checks installed versions in 0.2 s; the second imports the libraries, which takes seconds.
 CHECK_INSTALLED = (
     "from importlib.metadata import version as v; list(map(v, ('flax', 'jax', 'tinker'))); print(v('skyrl'))"
@@ -69,23 +69,30 @@ def existing_environment(home: Path) -> EngineVenv:
     return environment
 
 
-def managed_environment(progress: Progress) -> EngineVenv:
+def managed_environment(progress: Progress, *, cuda: bool = False) -> EngineVenv:
     """The environment that hermes-rl manages, installed if missing. `progress` gets the steps done and the next one."""
     python = find_python()
-    contents = f"{_python_version(python)}\n".encode() + PINS.read_bytes()
-    home = engines_home() / f"{ENVIRONMENT_PREFIX}{hashlib.sha256(contents).hexdigest()[:16]}"
+    if cuda and sys.platform != "linux":
+        raise ConfigError("--cuda: JAX has CUDA wheels for Linux only")
+    pins = (PINS, CUDA_PINS) if cuda else (PINS,)
+    contents = f"{_python_version(python)}\n".encode() + b"".join(path.read_bytes() for path in pins)
+    home = engines_home() / f"{_prefix(cuda)}{hashlib.sha256(contents).hexdigest()[:16]}"
     environment = EngineVenv(home)
     private_folder(home.parent)
     with _locked(home.with_suffix(".lock"), progress):
         if not (home / "complete").exists():
-            _install(environment, python, progress)
+            _install(environment, python, progress, pins)
             (home / "complete").touch()
     return environment
 
 
-def needs_install() -> bool:
+def needs_install(*, cuda: bool = False) -> bool:
     """Whether `managed_environment` will take minutes; a quick guess that does not start Python."""
-    return not any(engines_home().glob(f"{ENVIRONMENT_PREFIX}*/complete"))
+    return not any(engines_home().glob(f"{_prefix(cuda)}{'?' * 16}/complete"))
+
+
+def _prefix(cuda: bool) -> str:
+    return f"{ENVIRONMENT_PREFIX}cuda-" if cuda else ENVIRONMENT_PREFIX
 
 
 def find_python() -> str:
@@ -105,11 +112,12 @@ def _python_version(python: str) -> str:
     return subprocess.run([python, "-VV"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
+def _install(environment: EngineVenv, python: str, progress: Progress, pins: Sequence[Path]) -> None:
     free = shutil.disk_usage(environment.home.parent).free
-    if free < DISK_NEEDED:
+    needed = CUDA_DISK_NEEDED if CUDA_PINS in pins else DISK_NEEDED
+    if free < needed:
         raise VenvInstallError(
-            f"installing SkyRL takes {DISK_NEEDED / 10**9:g} GB, and {environment.home.parent} has "
+            f"installing SkyRL takes {needed / 10**9:g} GB, and {environment.home.parent} has "
             f"{free / 10**9:.1f} GB free; free some space, or set HERMES_HOME to another disk"
         )
     shutil.rmtree(environment.home, ignore_errors=True)
@@ -118,7 +126,7 @@ def _install(environment: EngineVenv, python: str, progress: Progress) -> None:
     progress(0, "create a virtual environment")
     _run(python_command("-m", "venv", str(environment.home), python=python, isolated=True))
     progress(1, "install SkyRL, JAX and their dependencies, about two minutes")
-    _run([*pip, "--no-deps", "--require-hashes", "-r", str(PINS)])
+    _run([*pip, "--no-deps", "--require-hashes", *(word for path in pins for word in ("-r", str(path)))])
     progress(2, "check the installation")
     if problem := _check(environment, CHECK_IMPORTS):
         raise VenvInstallError(f"{environment.home} was installed but cannot run SkyRL: {problem}")

@@ -23,6 +23,7 @@ from hermes_rl.training.engines.protocol import (
     StepResult,
 )
 from hermes_rl.training.engines.tinker.calls import PROBE_TIMEOUT_S, Calls
+from hermes_rl.training.engines.tinker.capabilities import Capabilities, check_capabilities, read_capabilities
 from hermes_rl.training.engines.tinker.sampler import TinkerSampler
 from hermes_rl.training.utilization import BusyTimer
 
@@ -46,9 +47,10 @@ class TinkerEngine:
         calls: Calls,
         decode: Callable[[Sequence[int]], str],
         context: int,
+        losses: frozenset[str] | None = None,
     ) -> None:
         self._settings, self._service, self._training, self._calls = settings, service, training, calls
-        self._decode, self._context = decode, context
+        self._decode, self._context, self._losses = decode, context, losses
 
     @classmethod
     async def open(
@@ -67,6 +69,10 @@ class TinkerEngine:
         """
         calls = Calls(settings.base_url, settings.engine_patience, busy)
         await calls.wait_until_up()
+        found = Capabilities()
+        if settings.base_url is not None:
+            found = await read_capabilities(settings.base_url, settings.base_model)
+            check_capabilities(found, settings)
         service = tinker.ServiceClient(base_url=settings.base_url, api_key=_key(settings))
 
         def make() -> tinker.TrainingClient:
@@ -84,11 +90,14 @@ class TinkerEngine:
         except EngineError as error:
             refused = initial is not None and isinstance(error.__cause__, tinker.RequestFailedError)
             raise EngineError(str(error), permanent=error.permanent or refused) from error
-        return cls(settings, service, training, calls, decode, context)
+        return cls(settings, service, training, calls, decode, min(context, found.context or context), found.losses)
 
     async def step(
         self, examples: Sequence[Example], loss: str, clip: tuple[float, float] | None, adam: Adam
     ) -> StepResult:
+        if self._losses is not None and loss not in self._losses:
+            known = ", ".join(sorted(self._losses))
+            raise EngineError(f"{self._calls.server} has no loss {loss}; it has {known}", permanent=True)
         config = None if clip is None else {"clip_low_threshold": clip[0], "clip_high_threshold": clip[1]}
         forward_backward = self._training.forward_backward(to_datums(examples, loss), loss, config)  # type: ignore[arg-type]
         optim_step = self._training.optim_step(
@@ -103,7 +112,7 @@ class TinkerEngine:
         )
         output = await self._calls.run("compute gradients", forward_backward.result_async())
         stepped = await self._calls.run("take the optimizer step", optim_step.result_async())
-        return StepResult(_logprobs(output), {**_numbers(output.metrics), **_numbers(stepped.metrics)})
+        return StepResult(_logprobs(output), {**_padding(_numbers(output.metrics)), **_numbers(stepped.metrics)})
 
     async def logprobs(self, examples: Sequence[Example]) -> Sequence[NDArray[np.float32]]:
         forward = self._training.forward(to_datums(examples), "importance_sampling")
@@ -203,3 +212,9 @@ def _logprobs(output: tinker.ForwardBackwardOutput) -> list[NDArray[np.float32]]
 
 def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: float(value) for name, value in (metrics or {}).items()}
+
+
+def _padding(metrics: dict[str, float]) -> dict[str, float]:
+    """The ratio of padded to real tokens instead of both counts, where the engine reports them."""
+    real, padded = metrics.pop("tokens:sum", 0), metrics.pop("padded_tokens:sum", 0)
+    return metrics | {"padding": padded / real} if real else metrics

@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, help="exit when this process exits")
     parser.add_argument("--without", action="append", default=[], choices=FIXES, help="disable a fix; for tests")
     parser.add_argument("--listen", type=int, help="file descriptor of the API's listening socket")
+    parser.add_argument("--max-length", type=int, help="refuse longer sequences")
     options, skyrl_arguments = parser.parse_known_args()
     if options.parent is not None:
         exit_with_parent(options.parent)
@@ -33,7 +34,7 @@ def main() -> None:
         install_stubs()
         from .api import run_api
 
-        run_api(skyrl_arguments, options.without, options.listen)
+        run_api(skyrl_arguments, options.without, options.listen, options.max_length)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from .routes import routes
 from .wire_routes import wire_routes
 
 
-def run_api(arguments: list[str], without: Collection[str], listen: int) -> None:
+def run_api(arguments: list[str], without: Collection[str], listen: int, max_length: int | None) -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_model(parser, EngineConfig)
     config = EngineConfig.model_validate(vars(parser.parse_args(arguments)))
@@ -40,9 +40,9 @@ def run_api(arguments: list[str], without: Collection[str], listen: int) -> None
             *(sys.executable, "-P", "-m", __package__, "engine", "--parent", str(os.getpid()), *flags),
             *config_to_argv(config),
         ]
-    server = uvicorn.Server(
-        uvicorn.Config(application(config, without), log_config=None, access_log=False, timeout_graceful_shutdown=2)
-    )
+    app = application(config, without)
+    app.state.max_length = max_length
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
     server.run(sockets=[socket.socket(fileno=listen)])
 
 

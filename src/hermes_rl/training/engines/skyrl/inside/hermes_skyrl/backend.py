@@ -4,8 +4,8 @@ Always true: neither sampling nor another model's step changes a slot in trainin
 saved with; a reused slot starts without old gradients; a checkpoint's path exists only once it is complete.
 """
 
-import math
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,35 @@ import jax
 import jax.numpy as jnp
 import skyrl.backends.jax as upstream
 from skyrl.backends.utils import pad_to_fsdp
-from skyrl.tinker.types import LoraConfig, PreparedSampleBatch
+from skyrl.tinker.types import ForwardBackwardOutput, LoraConfig, PreparedModelPassBatch, PreparedSampleBatch
+from skyrl.tx.utils.models import round_up_seq_len
 from skyrl.utils.log import logger
 
 from .adapters import copy_adapter, load_adapter, step_slot
+from .buckets import Pass, passes
 from .recovery import atomic_path
 
 # Reserved for samplers: the newest version and the previous one.
 SAMPLER_SLOTS = 2
 BASE_SLOT = 0
+# The columns of a batch, with one entry for each sequence; and the one request that a pass of it has.
+COLUMNS = tuple(name for name in PreparedModelPassBatch.model_fields if name.startswith("all_"))
+PART = "pass"
 
 
 class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
     """Models take slots from the bottom, samplers from the top; the least recently used sampler is evicted."""
 
     accumulated_grads: Any
+    _pass: Pass | None = None
+    """The training pass at work, whose shape replaces the one that SkyRL would choose."""
 
     def __init__(self, base_model: str, config: Any) -> None:
         self._samplers: OrderedDict[str, int] = OrderedDict()
         # Gradient norm limit of the next step; 0 for none.
         self.clip = 0.0
-        if rows := config.train_micro_batch_size:
-            # Every row count compiles separately, which takes minutes even for a small model; padding rows are cheap.
-            upstream.pad_to_fsdp = lambda array, size: pad_to_fsdp(array, math.lcm(size, rows))
+        upstream.pad_to_fsdp = lambda array, size: pad_to_fsdp(array, self._pass.rows if self._pass else size)
+        upstream.round_up_seq_len = lambda size: self._pass.length if self._pass else round_up_seq_len(size)
         super().__init__(base_model, config)
 
     @property
@@ -72,6 +78,29 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
     def _create_loss_and_grad_fn(self) -> None:
         super()._create_loss_and_grad_fn()
         self._compute_grads_and_update = lambda *arguments: step_slot(*arguments, jnp.float32(self.clip))
+
+    def _model_pass(self, batch: PreparedModelPassBatch, run: Callable[..., Any]) -> dict[str, Any]:
+        """SkyRL pads all sequences to the longest; here each pass has sequences of similar length."""
+        lengths = [sum(len(chunk.tokens) for chunk in each.chunks) for each in batch.all_model_inputs]
+        outputs: list[Any] = [None] * len(lengths)
+        padded = [0.0] * len(lengths)
+        for chosen in passes(lengths, self.config.train_micro_batch_size, self.config.fully_sharded_data_parallel_size):
+            self._pass = chosen
+            try:
+                result = super()._model_pass(_part(batch, chosen.indices), run)[PART]
+            finally:
+                self._pass = None
+            for index, output in zip(chosen.indices, result.loss_fn_outputs, strict=True):
+                outputs[index], padded[index] = output, chosen.tokens / len(chosen.indices)
+        return {
+            request: ForwardBackwardOutput(
+                loss_fn_output_type="scalar",
+                loss_fn_outputs=outputs[begin:end],
+                # The SDK adds up the parts of a batch that it sends in several requests.
+                metrics={"tokens:sum": sum(lengths[begin:end]), "padded_tokens:sum": sum(padded[begin:end])},
+            )
+            for request, _, begin, end in batch.request_batch_slices
+        }
 
     def save_checkpoint(self, output_path: Any, model_id: str) -> None:
         with atomic_path(output_path) as temporary:
@@ -129,3 +158,9 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
 
     def _slots_in_training(self) -> set[int]:
         return {model.adapter_index for model in self.models.values()}
+
+
+def _part(batch: PreparedModelPassBatch, indices: list[int]) -> PreparedModelPassBatch:
+    """These sequences of a batch, as one request."""
+    columns = {name: [getattr(batch, name)[index] for index in indices] for name in COLUMNS}
+    return batch.model_copy(update={**columns, "request_batch_slices": [(PART, "", 0, len(indices))]})

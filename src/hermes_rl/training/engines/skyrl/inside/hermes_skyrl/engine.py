@@ -23,7 +23,7 @@ from .adapters import load_trained_adapter, optimizer_state, set_optimizer_state
 from .backend import SlottedBackend
 from .db_watch import ChangeWatcher
 from .jit_cache import write_entries_atomically
-from .lora import apply_lora_by_row
+from .lora import apply_lora_by_row, keep_adapters_in_float32
 from .recovery import checkpoint_path, engine_lock, ready_file
 from .token_sum import sum_over_tokens
 
@@ -197,6 +197,7 @@ def run_engine(arguments: list[str], without: Collection[str]) -> None:
         upstream.get_backend_classes = lambda name, use_ray=False: (SlottedBackend, classes(name, use_ray)[1])
         engine = SlottedEngine
         apply_lora_by_row()
+        keep_adapters_in_float32()
         sum_over_tokens()
     write_entries_atomically()
     checkpoints = Path(config.checkpoints_base)

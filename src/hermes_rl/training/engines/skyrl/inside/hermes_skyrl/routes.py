@@ -21,6 +21,8 @@ from .recovery import atomic_path, checkpoint_path, ready_file, remove
 
 # The session of uploaded adapters, which no client has.
 ADAPTERS = "session_adapters"
+# Those of SkyRL that its JAX backend has, as our own trainer sends them.
+LOSSES = ["cispo", "cross_entropy", "importance_sampling", "ppo"]
 KINDS = {"weights": types.CheckpointType.TRAINING, "sampler_weights": types.CheckpointType.SAMPLER}
 
 routes = APIRouter(prefix="/api/v1")
@@ -65,6 +67,13 @@ async def healthz(request: Request) -> Response:
     mark = ready_file(Path(state.engine_config.checkpoints_base))
     ready = engine.returncode is None and mark.exists() and mark.read_text() == str(engine.pid)
     return JSONResponse({"status": "ok" if ready else "starting"}, status_code=200 if ready else 503)
+
+
+@routes.get("/get_server_capabilities")
+async def get_server_capabilities(request: Request) -> Any:
+    state = request.app.state
+    model = {"model_name": state.engine_config.base_model, "max_context_length": state.max_length}
+    return {"supported_models": [model | {"trainable": True, "sampleable": True}], "losses": LOSSES}
 
 
 @routes.post("/create_model")

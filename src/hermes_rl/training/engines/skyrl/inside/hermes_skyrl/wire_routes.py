@@ -31,12 +31,16 @@ async def forward_backward(request: Request, database: Database) -> Any:
         )
     except (WireError, ValueError) as error:
         raise HTTPException(422, str(error)) from error
+    passes = body.forward_input if forward_only else body.forward_backward_input
+    _check_length(request, max((_tokens(each.model_input) for each in passes.data), default=0))
     key = ("forward_backward", body.model_id, fields["seq_id"])
     return await request.app.state.request_cache.answer(key, lambda: submit(body, database))
 
 
 @wire_routes.post("/asample")
 async def asample(body: upstream.SampleRequest, request: Request, database: Database) -> dict[str, Any]:
+    # The last sampled token is not computed with.
+    _check_length(request, _tokens(body.prompt) + (body.sampling_params.max_tokens or 1) - 1)
     future = await upstream.asample(body, request, database)
     names = [f"{future.request_id}-{sample}" for sample in range(body.num_samples)]
     return {**future.model_dump(), "sample_sequence_ids": names}
@@ -60,3 +64,14 @@ async def retrieve_future(body: upstream.RetrieveFutureRequest, request: Request
     if PROTOBUF in request.headers.get("accept", "") and (encoded := result_bytes(future.result_data)) is not None:
         return Response(encoded, media_type=PROTOBUF)
     return JSONResponse(future.result_data)
+
+
+def _tokens(text: upstream.ModelInput) -> int:
+    return sum(len(getattr(chunk, "tokens", ())) for chunk in text.chunks)
+
+
+def _check_length(request: Request, tokens: int) -> None:
+    """A sequence beyond the memory that the engine was started for would end its process."""
+    limit = request.app.state.max_length
+    if limit is not None and tokens > limit:
+        raise HTTPException(400, f"a sequence has {tokens:,} tokens; this engine was started with --max-length {limit}")

@@ -1,0 +1,156 @@
+"""Fork a recorded rollout: rebuild its sandbox and state at a turn by replaying the calls, then let a model go on.
+
+Always true: a fork begins only where every replayed result, and the recorded state, equal the record. What differs by
+nature (times, process ids) an environment declares as patterns in `replay_noise`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hermes_rl.agent.result import AgentResult
+from hermes_rl.core import fast_json
+from hermes_rl.core.errors import ConfigError, EnvironmentCodeError
+from hermes_rl.core.messages import Message
+from hermes_rl.core.trajectory import Group, Rollout
+from hermes_rl.evaluation.replay import recorded_result, replay_calls
+from hermes_rl.evaluation.rescore import items_by_id
+from hermes_rl.rollout.environment_protocol import Environment
+from hermes_rl.rollout.group import plan_group, run_groups
+from hermes_rl.rollout.rollout import Start
+from hermes_rl.rollout.sampler import content_id
+from hermes_rl.tools.session import ToolSession
+
+SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """What to fork: the model answers again from `turn` on, counted from 1; `edit` replaces the message before it."""
+
+    rollout: int
+    turn: int
+    count: int = 1
+    edit: str | None = None
+    seed: int = 0
+
+
+async def fork_rollout(env: Environment, group: Group, fork: Fork) -> Group:
+    """`fork.count` new rollouts as one group; ConfigError when the rollout has no such turn."""
+    recorded = _rollout(group, fork)
+    item = items_by_id(env).get(group.item_id, group.item)
+    past = past_turns(recorded, fork.turn, fork.edit)
+    start = Start(recorded.seed, past, lambda session: _rebuild(env, group, recorded, past, session))
+    plan = replace(
+        plan_group(env, item, size=fork.count, split=group.split, draw=group.draw),
+        run_seed=int(content_id([fork.seed, group.id, fork.rollout, fork.turn, fork.edit])[:8], 16),
+        tool_names=frozenset(group.tools),
+        start=start,
+    )
+    (forked,) = await run_groups(env, plan)
+    source = {"group": group.id, "rollout": fork.rollout, "turn": fork.turn}
+    source |= {"edit": fork.edit} if fork.edit is not None else {}
+    rollouts = tuple(replace(rollout, metadata={**rollout.metadata, "fork": source}) for rollout in forked.rollouts)
+    return replace(forked, rollouts=rollouts, id=content_id([forked.id, fork.seed, source]))
+
+
+def past_turns(rollout: Rollout, turn: int, edit: str | None = None) -> AgentResult:
+    """The work before the model's answer number `turn`, as the agent loop leaves it."""
+    whole = recorded_result(rollout)
+    messages = _messages_before(rollout, whole.prompt_length, turn)
+    if edit is not None:
+        messages[-1] = {**messages[-1], "content": edit}
+    return AgentResult(
+        messages=messages,
+        turns_used=turn - 1,
+        reasoning_per_turn=whole.reasoning_per_turn[: turn - 1],
+        tool_errors=[error for error in whole.tool_errors if error.turn < turn],
+        tool_uses=[use for use in rollout.tool_uses if use.turn < turn],
+        prompt_length=whole.prompt_length,
+    )
+
+
+def first_difference(env: Environment, calls: Iterable[tuple[str, str, str]]) -> str | None:
+    """The first call whose result differs from the record: `calls` are names, recorded and new results."""
+    noise = [re.compile(pattern) for pattern in env.replay_noise]
+
+    def plain(text: str) -> str:
+        for pattern in noise:
+            text = pattern.sub("", text)
+        return text
+
+    for name, before, now in calls:
+        if plain(before) != plain(now):
+            return f"{name}: recorded {_excerpt(before, now)}, now {_excerpt(now, before)}"
+    return None
+
+
+async def _rebuild(env: Environment, group: Group, recorded: Rollout, past: AgentResult, session: ToolSession) -> None:
+    """Bring a new session to where the past turns left the recorded one; EnvironmentCodeError at a difference."""
+    before = replace(recorded, messages=past.messages, tool_uses=tuple(past.tool_uses), turns_used=past.turns_used)
+    async for call in replay_calls(env, before, group.tools, session):
+        if call.answer is None:
+            continue
+        name = f"turn {call.use.turn}, {call.use.name}({call.use.arguments[:SHOWN]})"
+        _refuse(first_difference(env, [(name, call.use.result, call.answer)]))
+        session.note_state()
+    session.turn = past.turns_used
+    session.note_state()
+    states = _states([(state.turn, state.value) for state in recorded.states], past.turns_used)
+    rebuilt = _states([(state.turn, state.value) for state in session.states()], past.turns_used)
+    if recorded.states and past.turns_used:
+        _refuse(first_difference(env, [("the state", states, rebuilt)]))
+    # What was replayed took no time of the new rollout's.
+    session.timings.clear()
+
+
+def _refuse(difference: str | None) -> None:
+    if difference is not None:
+        raise EnvironmentCodeError(
+            "replay",
+            f"the rollout cannot be forked, because a replay differs: {difference}. Declare what changes by nature as "
+            "patterns in replay_noise",
+        )
+
+
+def _states(states: Sequence[tuple[int, Any]], turn: int) -> str:
+    """The last state at or before this turn."""
+    last = [value for at, value in states if at <= turn][-1:]
+    return fast_json.dumps(last[0]).decode() if last else ""
+
+
+def _messages_before(rollout: Rollout, prompt_length: int, turn: int) -> list[Message]:
+    answers = 0
+    for index, message in enumerate(rollout.messages):
+        if index >= prompt_length and message.get("role") == "assistant":
+            answers += 1
+            if answers == turn:
+                return list(rollout.messages[:index])
+    raise ConfigError(f"--turn {turn}: the rollout has turns 1 to {answers}")
+
+
+def _rollout(group: Group, fork: Fork) -> Rollout:
+    if not 0 <= fork.rollout < len(group.rollouts):
+        raise ConfigError(f"--rollout {fork.rollout}: group {group.id} has rollouts 0 to {len(group.rollouts) - 1}")
+    rollout = group.rollouts[fork.rollout]
+    if "program" in rollout.metadata:
+        raise ConfigError("the agent was an external program, whose work cannot be continued; fork our own rollouts")
+    if rollout.seat is not None:
+        raise ConfigError("the rollout is one seat of several; only rollouts of one agent can be forked")
+    return rollout
+
+
+def _excerpt(text: str, other: str) -> str:
+    """The part of the text around its first difference to the other."""
+    at = next(
+        (index for index, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other))
+    )
+    begin = max(at - SHOWN // 3, 0)
+    return repr(("…" if begin else "") + text[begin : begin + SHOWN])
+
+
+def fork_summary(source: Rollout, forked: Group) -> Mapping[str, Any]:
+    """The scores of the forks beside that of the original, as JSON."""
+    failures = [str(one.failure) for one in forked.rollouts if one.failure is not None]
+    return {"group": forked.id, "recorded_score": source.score, "scores": forked.scores, "failures": failures}

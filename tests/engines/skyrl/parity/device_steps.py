@@ -1,0 +1,237 @@
+"""Steps of the engine's own backend in one process, for `scripts/engine_environment skyrl`: MODE MODEL [OUT.npz].
+
+    layouts     one device, then the model shared by several; and with gradient checkpointing
+    buckets     passes by length, then everything padded to the longest
+    precision   a model in float32, in bfloat16 as SkyRL has its adapters, in bfloat16 as this engine does
+    memory      the buffers that XLA plans for passes of several sizes
+    layer       one layer in bfloat16: what a step moves of its adapter as SkyRL has it, and as this engine does
+
+Prints JSON. OUT gets the update of each variant as `VARIANT/TENSOR`.
+"""
+
+import itertools
+import json
+import sys
+import tempfile
+import typing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typing_extensions
+
+# pydantic takes no other before Python 3.12.
+typing.TypedDict = typing_extensions.TypedDict
+import_module("hermes_skyrl.stubs").hide_torch()
+import_module("hermes_skyrl.stubs").install_stubs()
+
+jax: Any = import_module("jax")
+jnp: Any = import_module("jax.numpy")
+nnx: Any = import_module("flax.nnx")
+upstream: Any = import_module("skyrl.backends.jax")
+engine: Any = import_module("skyrl.tinker.engine")
+types: Any = import_module("skyrl.tinker.types")
+lora: Any = import_module("hermes_skyrl.lora")
+backend: Any = import_module("hermes_skyrl.backend")
+safetensors: Any = import_module("safetensors.numpy")
+import_module("hermes_skyrl.token_sum").sum_over_tokens()
+
+VOCABULARY, RANK = 320, 8
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one device": {},
+    "checkpointing": {"gradient_checkpointing": True},
+    "tp 2": {"tensor_parallel_size": 2},
+    "fsdp 2": {"fully_sharded_data_parallel_size": 2},
+    "fsdp 4": {"fully_sharded_data_parallel_size": 4},
+    "tp 2, fsdp 2": {"tensor_parallel_size": 2, "fully_sharded_data_parallel_size": 2},
+    "tp 2, fsdp 4": {"tensor_parallel_size": 2, "fully_sharded_data_parallel_size": 4},
+}
+# Of one shape, so that each layout compiles once: two passes of four rows, the second with two of them empty.
+LENGTHS = [40, 34, 48, 36, 33, 47]
+
+
+def batch(lengths: list[int], seed: int = 7) -> Any:
+    """Sequences of these lengths, of which the second half is sampled, as one request of the model `m`."""
+    random = np.random.default_rng(seed)
+    data = []
+    for length in lengths:
+        tokens = random.integers(3, VOCABULARY, length + 1)
+        sampled = np.arange(length) >= length // 2
+        tensors = {
+            "target_tokens": tokens[1:].tolist(),
+            "weights": [1.0] * length,
+            "logprobs": (-2.0 * sampled).tolist(),
+            "advantages": (random.normal() * sampled / length).tolist(),
+        }
+        data.append(
+            types.Datum(
+                model_input=types.ModelInput(chunks=[types.EncodedTextChunk(tokens=tokens[:-1].tolist())]),
+                loss_fn_inputs=types.LossFnInputs(
+                    **{name: types.TensorData(data=column) for name, column in tensors.items()}
+                ),
+            )
+        )
+    request = types.ForwardBackwardInput(data=data, loss_fn="importance_sampling", loss_fn_config=None)
+    return engine.prepare_model_pass_batch({"r": ("m", request)})
+
+
+def opened(model: str, **options: Any) -> Any:
+    sizes = {"max_lora_adapters": 4, "max_lora_rank": RANK, "train_micro_batch_size": 4, "sample_max_num_sequences": 4}
+    made = backend.SlottedBackend(model, upstream.JaxBackendConfig(**sizes | options))
+    made.create_model("m", types.LoraConfig(rank=RANK, alpha=32.0, seed=3))
+    return made
+
+
+def adapter(made: Any) -> dict[str, Any]:
+    state = jax.tree.leaves_with_path(made.lora_params)
+    slot = made.models["m"].adapter_index
+    index = backend.upstream.get_adapter_idx
+    return {
+        jax.tree_util.keystr(path): np.asarray(value[index(path, slot)], np.float32)
+        for path, value in state
+        if "embed" not in jax.tree_util.keystr(path)
+    }
+
+
+def step(made: Any, given: Any, *, rate: float, eps: float) -> tuple[float, dict[str, float]]:
+    output = made.forward_backward(given)["r"]
+    adam = types.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=eps, weight_decay=0.0)
+    made.optim_step("m", types.OptimStepInput(adam_params=adam))
+    return sum(sum(each["elementwise_loss"]["data"]) for each in output.loss_fn_outputs), output.metrics
+
+
+def measured(made: Any) -> list[int]:
+    """The bytes that XLA plans for intermediate results of each pass from now on."""
+    run, planned = made._forward_backward_and_accumulate, list[int]()
+
+    def passing(*arguments: Any) -> Any:
+        planned.append(run.lower(*arguments).compile().memory_analysis().temp_size_in_bytes)
+        return run(*arguments)
+
+    made._forward_backward_and_accumulate = passing
+    return planned
+
+
+def two_steps(made: Any, given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    planned, before = measured(made), adapter(made)
+    results = [step(made, given, rate=1e-2, eps=1e-2) for _ in range(2)]
+    said = {"losses": [loss for loss, _ in results], "metrics": results[0][1], "bytes": max(planned)}
+    return said, {name: value - before[name] for name, value in adapter(made).items()}
+
+
+def fix_adapters() -> None:
+    lora.apply_lora_by_row()
+    lora.keep_adapters_in_float32()
+
+
+def layouts(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    fix_adapters()
+    made = {}
+    for name, options in LAYOUTS.items():
+        made[name] = two_steps(opened(model, **options), batch(LENGTHS))
+        print(f"{name}: {json.dumps(made[name][0])}", file=sys.stderr, flush=True)
+    return {name: said for name, (said, _) in made.items()}, {name: update for name, (_, update) in made.items()}
+
+
+def buckets(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    fix_adapters()
+    # Two passes of four, in any order: three shapes are compiled in all.
+    lengths = [300, 60, 290, 50, 280, 45, 270, 40]
+    made = opened(model)
+    passes, by_length = two_steps(made, batch(lengths))
+    plain = backend.SlottedBackend._model_pass
+    del backend.SlottedBackend._model_pass
+    whole, padded = two_steps(opened(model), batch(lengths))
+    backend.SlottedBackend._model_pass = plain
+    return {"lengths": lengths, "passes": passes, "whole": whole}, {"passes": by_length, "whole": padded}
+
+
+def in_bfloat16(model: str, folder: Path) -> str:
+    for file in Path(model).iterdir():
+        if file.suffix == ".safetensors":
+            tensors = safetensors.load_file(file)
+            rounded = {name: each.astype(jnp.bfloat16) for name, each in tensors.items()}
+            safetensors.save_file(rounded, folder / file.name)
+        elif file.name == "config.json":
+            config = json.loads(file.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
+            (folder / file.name).write_text(json.dumps(config))
+        else:
+            (folder / file.name).symlink_to(file)
+    return str(folder)
+
+
+def twenty_steps(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    made, given, still = opened(model), batch(LENGTHS), {}
+    start = before = adapter(made)
+    for _ in range(20):
+        step(made, given, rate=4e-5, eps=1e-8)
+        now = adapter(made)
+        for part in ("lora_A", "lora_B"):
+            moved = [before[name] != now[name] for name in now if part in name]
+            still[part] = 1 - sum(each.sum() for each in moved) / sum(each.size for each in moved)
+        before = now
+    update = {name: value - start[name] for name, value in before.items()}
+    norm = {part: float(np.sqrt(sum((v**2).sum() for n, v in update.items() if part in n))) for part in still}
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(made.optimizers["m"].opt_state) if leaf.ndim > 1}
+    return {"unmoved": still, "norm": norm, "dtypes": sorted(dtypes)}, update
+
+
+def precision(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    lora.apply_lora_by_row()
+    with tempfile.TemporaryDirectory() as folder:
+        rounded = in_bfloat16(model, Path(folder))
+        made = {"float32": twenty_steps(model), "bfloat16, SkyRL": twenty_steps(rounded)}
+        lora.keep_adapters_in_float32()
+        made["bfloat16"] = twenty_steps(rounded)
+    return {name: said for name, (said, _) in made.items()}, {name: update for name, (_, update) in made.items()}
+
+
+def memory(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    fix_adapters()
+    said = {}
+    for checkpointing, (rows, length) in itertools.product((False, True), ((1, 512), (4, 512), (1, 1024), (4, 1024))):
+        made = opened(model, gradient_checkpointing=checkpointing, train_micro_batch_size=rows)
+        planned = measured(made)
+        made.forward_backward(batch([length] * rows))
+        said[f"{rows} x {length}, {'checkpointing' if checkpointing else 'plain'}"] = max(planned)
+    return said, {}
+
+
+def layer(_model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    linear: Any = import_module("skyrl.tx.layers.lora").LoRALinear
+
+    def unmoved() -> float:
+        with jax.set_mesh(jax.make_mesh((1, 1, 1), ("fsdp", "ep", "tp"))):
+            made = linear(
+                64,
+                64,
+                sharding=("fsdp", "tp"),
+                max_lora_adapters=2,
+                max_lora_rank=RANK,
+                dtype=jnp.bfloat16,
+                use_bias=False,
+                kernel_init=nnx.initializers.lecun_normal(),
+                rngs=nnx.Rngs(0),
+            )
+            weights = nnx.initializers.he_uniform()(jax.random.key(1), made.lora_A[...].shape, made.lora_A[...].dtype)
+            moved = weights - jnp.asarray(4e-5, weights.dtype) * jnp.sign(weights)
+            made.lora_A[...] = moved
+            output = made(jnp.ones((2, 3, 64), jnp.bfloat16), jnp.array([0, 1]))
+            assert output.dtype == jnp.bfloat16
+            return float((moved == weights).mean())
+
+    lora.apply_lora_by_row()
+    before = unmoved()
+    lora.keep_adapters_in_float32()
+    return {"SkyRL": before, "kept": unmoved()}, {}
+
+
+MODES = {each.__name__: each for each in (layouts, buckets, precision, memory, layer)}
+
+if __name__ == "__main__":
+    mode, model_folder, *out = sys.argv[1:]
+    answer, updates = MODES[mode](model_folder)
+    if out:
+        np.savez(out[0], **{f"{name}/{key}": each for name, update in updates.items() for key, each in update.items()})
+    print(json.dumps(answer))

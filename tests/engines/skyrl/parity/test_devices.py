@@ -1,0 +1,85 @@
+"""One step of the engine's backend on several devices, in several passes, and on a model in half precision."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hermes_rl.core import fast_json
+from hermes_rl.training.sizing.memory import EngineLoad, training_bytes
+from hermes_rl.training.sizing.model_shape import Layout, ModelShape
+from tests.support.skyrl_backend import backend_process
+
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(2400)]
+LARGEST_ERROR = 1e-4
+
+
+def updates(arrays: Path) -> dict[str, NDArray[np.float32]]:
+    """Each variant's update as one vector."""
+    with np.load(arrays) as file:
+        variants = dict.fromkeys(name.split("/")[0] for name in file)
+        return {
+            variant: np.concatenate([file[name].ravel() for name in sorted(file) if name.startswith(f"{variant}/")])
+            for variant in variants
+        }
+
+
+def distance(update: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(update - reference) / np.linalg.norm(reference))
+
+
+def test_every_layout_takes_the_step_of_one_device(tiny_model: Path, tmp_path: Path) -> None:
+    said = backend_process("layouts", tiny_model, tmp_path / "out.npz", devices=8)
+    made = updates(tmp_path / "out.npz")
+    errors = {name: distance(update, made["one device"]) for name, update in made.items()}
+    print(errors)
+    assert len(errors) == 7
+    assert {name: error for name, error in errors.items() if not error <= LARGEST_ERROR} == {}
+    for name, each in said.items():
+        assert each["losses"] == pytest.approx(said["one device"]["losses"], rel=LARGEST_ERROR), name
+    assert said["checkpointing"]["bytes"] < said["one device"]["bytes"]
+
+
+def test_passes_by_length_have_the_gradient_of_one_padded_batch(tiny_model: Path, tmp_path: Path) -> None:
+    said = backend_process("buckets", tiny_model, tmp_path / "out.npz")
+    made = updates(tmp_path / "out.npz")
+    metrics = said["passes"]["metrics"]
+    assert metrics["tokens:sum"] == sum(said["lengths"])
+    # 4 × 320 and 4 × 64, instead of 8 × 384.
+    assert metrics["padded_tokens:sum"] == 1536
+    assert said["passes"]["losses"] == pytest.approx(said["whole"]["losses"], rel=LARGEST_ERROR)
+    assert distance(made["passes"], made["whole"]) <= LARGEST_ERROR
+
+
+def test_a_model_in_half_precision_takes_the_steps_of_float32(tiny_model: Path, tmp_path: Path) -> None:
+    said = backend_process("precision", tiny_model, tmp_path / "out.npz")
+    made = updates(tmp_path / "out.npz")
+    norms = {name: float(np.linalg.norm(update)) for name, update in made.items()}
+    errors = {name: distance(update, made["float32"]) for name, update in made.items()}
+    print(norms, errors)
+    # What SkyRL does: most of lora_A does not move.
+    assert "bfloat16" in said["bfloat16, SkyRL"]["dtypes"]
+    assert said["bfloat16, SkyRL"]["unmoved"]["lora_A"] > 0.5
+    assert errors["bfloat16, SkyRL"] > 0.5
+    assert said["bfloat16"]["dtypes"] == ["float32"]
+    assert said["bfloat16"]["unmoved"]["lora_A"] < 0.01
+    assert norms["bfloat16"] == pytest.approx(norms["float32"], rel=0.02)
+    assert errors["bfloat16"] <= 0.1
+
+
+def test_the_estimate_is_near_the_buffers_that_xla_plans(tiny_model: Path) -> None:
+    shape = ModelShape.from_config(fast_json.loads((tiny_model / "config.json").read_bytes()))
+    assert shape is not None
+    said = backend_process("memory", tiny_model)
+    ratios = {name: estimated(shape, name) / planned for name, planned in said.items()}
+    print(ratios)
+    assert {name: ratio for name, ratio in ratios.items() if not 0.8 <= ratio <= 1.6} == {}
+
+
+def estimated(shape: ModelShape, name: str) -> float:
+    size, kind = name.split(", ")
+    rows, length = map(int, size.split(" x "))
+    options: dict[str, Any] = {"rank": 8, "adapters": 4, "rows": rows, "length": length}
+    return training_bytes(shape, Layout(), EngineLoad(**options, gradient_checkpointing=kind == "checkpointing"))

@@ -13,7 +13,11 @@ from hermes_rl.core.trajectory import Rollout
 from hermes_rl.environment.prebuild import NO_MODEL
 from hermes_rl.environment.scripted_policy import Step, run_script
 from hermes_rl.environment.text_game import act
+from hermes_rl.rollout.group import run_group
 from hermes_rl.rollout.rollout import prompt_of
+from hermes_rl.tools.session import ToolSession
+from tests.support.environments import opened as opened_on
+from tests.support.scripted_model import ScriptedModel, Status
 
 
 class Steps:
@@ -236,6 +240,19 @@ async def test_a_game_that_raises_is_the_environments_failure_with_its_line(meth
     assert rollout.failure is not None and rollout.failure.whose == "environment"
     assert "KeyError at test_text_game.py:" in rollout.failure.message
     assert rollout.score is None
+
+
+async def test_a_game_is_closed_when_the_first_answer_never_comes() -> None:
+    class Watched(Stairs):
+        async def initial_state(self, item: Any, session: ToolSession | None = None) -> Any:
+            states.append(await super().initial_state(item, session))
+            return states[-1]
+
+    states: list[Any] = []
+    async with ScriptedModel(lambda _: Status(500)) as model, opened_on(Watched, model, rollout_retries=0) as env:
+        group = await run_group(env, 5, size=1)
+    assert group.rollouts[0].score is None
+    assert [state.game.closed for state in states] == [True]
 
 
 @pytest.mark.parametrize("steps", [["up", "up", "up"], ["up"], []])

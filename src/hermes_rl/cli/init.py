@@ -83,7 +83,7 @@ def init(name: str, folder: Path, kind: str | None, traces: Path | None) -> None
     steps = {
         f"hermes-rl validate {env_file}": f"check the reward with scripted agents; needs {model}",
         f"pytest {test_file}": "run the same check as a test",
-        f"hermes-rl process {env_file} --env.total_steps 10": f"write rollouts of a model to data/{name}.jsonl",
+        f"hermes-rl process {env_file}": f"write rollouts of a model to data/{name}.jsonl",
         f"hermes-rl evaluate {env_file}": "evaluate a model on the held-out items",
     }
     width = max(map(len, steps)) + 2

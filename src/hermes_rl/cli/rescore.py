@@ -115,7 +115,7 @@ def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
     table.add_row("mean score", f"{_mean(summary['mean_before'])} → {_mean(summary['mean_after'])}")
     table.add_row("from the transcript alone", str(moved.from_transcript))
     table.add_row(
-        "replayed in a sandbox",
+        "replayed",
         f"{moved.replayed}; {moved.calls_that_differ} of {moved.calls} calls gave another result",
     )
     for cause, count in moved.failures.most_common():

@@ -96,7 +96,6 @@ class TextEpisode(Episode):
 
     async def play(self, session: ToolSession, text: str) -> str:
         """Take the action of an answer; what the game shows then."""
-        await session.resource("game", lambda: _closing(self._game))
         return self._env.show(await self.step(session, self._env.action(text)))
 
 
@@ -142,8 +141,10 @@ class TextGameEnv(HermesAgentBaseEnv[Item, TextGameConfig]):
         first = self.config.train_seeds
         return cast("Sequence[Item]", list(range(first, first + self.config.eval_seeds)))
 
-    async def initial_state(self, item: Item) -> TextEpisode:
+    async def initial_state(self, item: Item, session: ToolSession | None = None) -> TextEpisode:
         episode = TextEpisode(_game=self.new_game(item), _env=self)
+        if session is not None:
+            await session.resource("game", lambda: _closing(episode.game))
         episode.begin(await _awaited(episode.game.reset(seed=self.game_seed(item))))
         return episode
 

@@ -415,7 +415,7 @@ async def begin_session(env: Environment, session: ToolSession, item: Any, seed:
         return
 
     async def call_author() -> object:
-        state: object = env.initial_state(item)
+        state: object = call_with_session(env, "initial_state", item, session=session)
         return await state if inspect.isawaitable(state) else state
 
     try:

@@ -1,9 +1,6 @@
-import asyncio
-from collections.abc import Callable
-
-import uvloop
+from tests.support.product_loop import Factories, product_loop
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories() -> Factories:
     """The loop that the product runs on."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": product_loop}

@@ -1,14 +1,13 @@
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 
 from hermes_rl.sandbox.backends.bubblewrap import BubblewrapBackend
 from hermes_rl.sandbox.backends.local import LocalBackend
 from hermes_rl.sandbox.protocol import Backend, Sandbox
+from tests.support.product_loop import Factories, product_loop
 from tests.support.sandbox_parts import DockerDaemon, Parts, PodmanService, SshServer, find_parts
 
 if TYPE_CHECKING:
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
     from tests.support.modal_cloud import ModalCloud
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories() -> Factories:
     """The loop that the product runs on; `test_both_event_loops_do` tries the other."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": product_loop}
 
 
 @pytest.fixture(params=["bubblewrap", "local"])

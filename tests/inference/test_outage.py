@@ -13,6 +13,7 @@ from hermes_rl import APIServerConfig
 from hermes_rl.core.errors import EndpointError, Failure, FailureSource
 from hermes_rl.inference import outage
 from hermes_rl.inference.outage import OutageError, may_be_outage
+from hermes_rl.inference.readiness import check_model_is_served
 from hermes_rl.inference.server_manager import ServerManager
 from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.rollout.metrics import RolloutCounts
@@ -125,7 +126,7 @@ async def lost_after(
     """A run whose model server is gone after this many requests."""
     async with model:
         run = asyncio.create_task(made(tmp_path / "groups.jsonl", port_of(model), **fields))
-        while model.requests < requests:
+        while model.requests < requests and not run.done():
             await asyncio.sleep(0.01)
     return run
 
@@ -242,10 +243,21 @@ async def test_a_ready_timeout_that_is_set_is_waited_for(monkeypatch: pytest.Mon
             await waiting
 
 
-@pytest.mark.parametrize(("name", "told"), [("scriptd", "no model 'scriptd'"), (None, "no model was named")])
-async def test_a_model_that_is_not_served_is_an_error_with_those_that_are(name: str | None, told: str) -> None:
+async def test_a_model_that_is_not_served_is_an_error_with_those_that_are() -> None:
     async with ScriptedModel(always(Text("x"))) as model:
-        named: dict[str, Any] = {} if name is None else {"model_name": name}
-        async with ServerManager([APIServerConfig(base_url=model.base_url, **named)]) as server:
-            with pytest.raises(EndpointError, match=f"{told}; it serves scripted. Pass --openai.model_name scripted"):
+        config = APIServerConfig(base_url=model.base_url, model_name="scriptd")
+        async with ServerManager([config]) as server:
+            told = "no model 'scriptd'; it serves scripted. Pass --openai.model_name scripted"
+            with pytest.raises(EndpointError, match=told):
                 await server.wait_until_ready(5)
+
+
+def test_with_several_models_one_has_to_be_named() -> None:
+    models = {"data": [{"id": "small"}, {"id": "large"}]}
+    with pytest.raises(EndpointError, match="no model was named; it serves small, large"):
+        check_model_is_served(models, APIServerConfig(base_url="http://127.0.0.1:1/v1"), "http://127.0.0.1:1/v1")
+
+
+def test_the_only_model_needs_no_name() -> None:
+    models = {"data": [{"id": "small"}]}
+    check_model_is_served(models, APIServerConfig(base_url="http://127.0.0.1:1/v1"), "http://127.0.0.1:1/v1")

@@ -70,7 +70,7 @@ async def rollout_of(script: Script, folder: Path, context: int = 65536, **confi
     }
     async with VLLMServer(script, context=context) as server:
         endpoint = APIServerConfig.model_validate(
-            {"base_url": server.base_url, "model_name": "policy", "server_type": "vllm", "max_retries": 0}
+            {"base_url": server.base_url, "model_name": "scripted", "server_type": "vllm", "max_retries": 0}
         )
         env = TerminalTestEnv(HermesAgentEnvConfig.model_validate(settings), [endpoint])
         async with env.opened():

@@ -32,7 +32,7 @@ def test_every_span_of_a_real_run_is_joined(tmp_path: Path, monkeypatch: pytest.
             time.sleep(0.1)
     assert done.returncode == 0, done.stderr
     assert ([root.name for root in collector.roots], collector.orphans) == (["run"], [])
-    assert {"api", "trainer", "serve", "run"} == {span.part for span in collector.spans}
+    assert {"api", "trainer", "serve", "evaluate", "run"} == {span.part for span in collector.spans}
     names = collector.names()
     assert names["train_step"] == STEPS
     assert names["POST /inference/v1/generate"] == names["turn"] > 0

@@ -147,14 +147,22 @@ def buckets(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"lengths": lengths, "passes": passes, "whole": whole}, {"passes": by_length, "whole": padded}
 
 
-def in_bfloat16(model: str, folder: Path) -> str:
+def copied(model: str, folder: Path, dtype: str) -> str:
+    """The model in this type, with layers that keep the scale of what passes through them.
+
+    The weights of the tests' model have a deviation of 0.3, for confident samples. What passes through grows fivefold
+    in a layer, and rounding it to bfloat16 alone changes the gradient by a few per cent.
+    """
+    folder.mkdir()
     for file in Path(model).iterdir():
         if file.suffix == ".safetensors":
             tensors = safetensors.load_file(file)
-            rounded = {name: each.astype(jnp.bfloat16) for name, each in tensors.items()}
-            safetensors.save_file(rounded, folder / file.name)
+            for name, each in tensors.items():
+                scaled = each / (each.std() * np.sqrt(each.shape[1])) if "proj" in name else each
+                tensors[name] = scaled.astype(dtype)
+            safetensors.save_file(tensors, folder / file.name)
         elif file.name == "config.json":
-            config = json.loads(file.read_text()) | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
+            config = json.loads(file.read_text()) | {"dtype": dtype, "torch_dtype": dtype}
             (folder / file.name).write_text(json.dumps(config))
         else:
             (folder / file.name).symlink_to(file)
@@ -180,8 +188,8 @@ def twenty_steps(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def precision(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     lora.apply_lora_by_row()
     with tempfile.TemporaryDirectory() as folder:
-        rounded = in_bfloat16(model, Path(folder))
-        made = {"float32": twenty_steps(model), "bfloat16, SkyRL": twenty_steps(rounded)}
+        exact, rounded = (copied(model, Path(folder, dtype), dtype) for dtype in ("float32", "bfloat16"))
+        made = {"float32": twenty_steps(exact), "bfloat16, SkyRL": twenty_steps(rounded)}
         lora.keep_adapters_in_float32()
         made["bfloat16"] = twenty_steps(rounded)
     return {name: said for name, (said, _) in made.items()}, {name: update for name, (_, update) in made.items()}

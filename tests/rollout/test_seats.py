@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +33,8 @@ from hermes_rl.environment.scripted_policy import Step
 from hermes_rl.evaluation.metrics import EvaluationCounts
 from hermes_rl.evaluation.replay_seats import episodes
 from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats, rescore_groups
+from hermes_rl.inference import outage
+from hermes_rl.inference.outage import OutageError
 from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.rollout.group import run_group
 from hermes_rl.store.codec import decode, encode
@@ -284,6 +287,20 @@ async def test_a_dead_endpoint_of_one_seat_gives_no_seat_a_score() -> None:
     groups = await groups_of(Counting, dead_for_even, rollout_retries=0)
     assert [group.scores for group in groups] == [[], []]
     assert causes(groups) == {"endpoint/http_503"}
+
+
+async def test_a_lost_model_server_ends_the_run_with_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "ASK_EVERY", 0.02)
+    async with AsyncExitStack() as serving, AsyncExitStack() as opened_env:
+        model = await serving.enter_async_context(ScriptedModel(counts))
+        endpoint = APIServerConfig(
+            base_url=model.base_url, model_name="scripted", max_retries=0, timeout=20, outage_limit=0.05
+        )
+        env = Counting(Counting.env_config_cls(group_size=2, rollout_retries=0), [endpoint])
+        await opened_env.enter_async_context(env.opened())
+        await serving.aclose()
+        with pytest.raises(OutageError, match="--resume"):
+            await env.collect_groups(ITEM)
 
 
 async def test_a_failed_episode_is_retried_as_a_whole() -> None:

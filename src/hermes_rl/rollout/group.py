@@ -10,13 +10,13 @@ import hashlib
 import inspect
 import platform
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
@@ -42,6 +42,8 @@ from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, Start, check
 from hermes_rl.rollout.sampler import content_id
 from hermes_rl.rollout.seats import SeatedEnvironment, run_episode, seat_plan
 from hermes_rl.version import __version__
+
+T = TypeVar("T")
 
 SEED_RANGE = 2**31
 METHOD = "collect_trajectories"
@@ -158,13 +160,7 @@ async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
     if env.seats:
         raise ConfigError(f"{env.display_name()} has a group for each seat: call collect_groups")
     with tracing.group_span(_span_attributes(env, plan)) as span:
-        try:
-            async with asyncio.TaskGroup() as work:
-                tasks = [work.create_task(_run_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
-        except BaseExceptionGroup as errors:
-            # Every failure of a rollout is in its record: this is the end of the run, such as an OutageError.
-            raise errors.exceptions[0] from None
-        finished = charge_by_siblings(env, [task.result() for task in tasks])
+        finished = charge_by_siblings(env, await _each(plan, partial(_run_with_retries, env)))
         rollouts = await apply_group_rewards(env, plan.item, finished)
         group = _make_group(env, plan, rollouts)
         if span.on:
@@ -175,17 +171,30 @@ async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
 async def _run_seat_groups(env: SeatedEnvironment, plan: GroupPlan) -> list[Group]:
     """Play `size` episodes: the rollouts of each seat are a group, since only they can be compared with each other."""
     with tracing.group_span(_span_attributes(env, plan)):
-        async with asyncio.TaskGroup() as work:
-            tasks = [work.create_task(_play_with_retries(env, plan.rollout(index))) for index in range(plan.size)]
+        episodes = await _each(plan, partial(_play_with_retries, env))
     groups = []
     for part, seat in enumerate(env.seats):
-        finished = charge_by_siblings(env, [task.result()[seat] for task in tasks if seat in task.result()])
+        finished = charge_by_siblings(env, [episode[seat] for episode in episodes if seat in episode])
         if finished:
-            names = frozenset(seat_plan(env, plan.rollout(0), seat).valid_tool_names)
-            schemas = [schema for schema in plan.tool_schemas if schema["function"]["name"] in names]
-            own = replace(plan, tool_names=names, tool_schemas=schemas)
+            seated = seat_plan(env, plan.rollout(0), seat)
+            own = replace(
+                plan,
+                tool_names=frozenset(seated.valid_tool_names),
+                tool_schemas=[dict(schema) for schema in seated.tool_schemas],
+            )
             groups.append(_make_group(env, own, [rollout for rollout, _ in finished], part=part))
     return groups
+
+
+async def _each(plan: GroupPlan, run: Callable[[RolloutPlan], Coroutine[Any, Any, T]]) -> list[T]:
+    """Run every rollout of the plan at once."""
+    try:
+        async with asyncio.TaskGroup() as work:
+            tasks = [work.create_task(run(plan.rollout(index))) for index in range(plan.size)]
+    except BaseExceptionGroup as errors:
+        # Every failure of a rollout is in its record: this is the end of the run, such as an OutageError.
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _span_attributes(env: Environment, plan: GroupPlan) -> dict[str, Any]:

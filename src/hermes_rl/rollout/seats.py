@@ -28,7 +28,7 @@ from hermes_rl.core.errors import (
     failure_of,
 )
 from hermes_rl.core.failure_causes import Evidence, evidence_for
-from hermes_rl.core.messages import Message, content_text
+from hermes_rl.core.messages import Message, content_text, tool_name
 from hermes_rl.core.trajectory import Reward, Span, StopReason, validate_reward
 from hermes_rl.inference.managed_server import ManagedServer
 from hermes_rl.inference.server_manager import ServerManager
@@ -460,7 +460,7 @@ def seat_plan(env: SeatedEnvironment, plan: RolloutPlan, seat: str) -> RolloutPl
     return replace(
         plan,
         seed=int.from_bytes(digest[:8]) % 2**31,
-        tool_schemas=[schema for schema in plan.tool_schemas if schema["function"]["name"] in names],
+        tool_schemas=[schema for schema in plan.tool_schemas if tool_name(schema) in names],
         valid_tool_names=frozenset(names),
     )
 

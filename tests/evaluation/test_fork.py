@@ -83,6 +83,21 @@ async def test_an_edit_replaces_the_message_before_the_turn(tmp_path: Path) -> N
     assert made.rollouts[0].metadata["fork"]["edit"] == "disk full"
 
 
+async def test_an_edit_of_what_the_user_said_is_not_compared_with_the_record(tmp_path: Path) -> None:
+    class Asks(Counter):
+        async def next_user_message(self, item: Any, messages: list[Any], session: Any = None) -> str | None:
+            session.state["count"] += 1
+            return f"and {session.state['count']}?" if session.state["count"] < 3 else None
+
+    path = tmp_path / "groups.jsonl"
+    async with ScriptedModel(lambda _: Text("ok")) as model, opened(Asks, model, total_steps=1, group_size=1) as env:
+        await generate_groups(env, path)
+    group = next(iter(read_groups(path)))
+    made, requests = await forked(Asks, group, Fork(0, 3, edit="and ten?"), lambda _: Text("ok"))
+    assert made.rollouts[0].failure is None
+    assert [message["content"] for message in requests[0]["messages"][1:]] == ["ok", "and 1?", "ok", "and ten?"]
+
+
 async def test_a_difference_in_the_replay_refuses_the_fork_and_is_shown(tmp_path: Path) -> None:
     group = await recorded(Lines, tmp_path / "groups.jsonl")
     uses = tuple(use._replace(result=use.result.replace("2", "7")) for use in group.rollouts[0].tool_uses)

@@ -5,7 +5,7 @@ nature (times, process ids) an environment declares as patterns in `replay_noise
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,46 +71,37 @@ def past_turns(rollout: Rollout, turn: int, edit: str | None = None) -> AgentRes
     )
 
 
-def first_difference(env: Environment, calls: Iterable[tuple[str, str, str]]) -> str | None:
-    """The first call whose result differs from the record: `calls` are names, recorded and new results."""
-    noise = [re.compile(pattern) for pattern in env.replay_noise]
-
-    def plain(text: str) -> str:
-        for pattern in noise:
-            text = pattern.sub("", text)
-        return text
-
-    for name, before, now in calls:
-        if plain(before) != plain(now):
-            return f"{name}: recorded {_excerpt(before, now)}, now {_excerpt(now, before)}"
-    return None
-
-
 async def _rebuild(env: Environment, group: Group, recorded: Rollout, past: AgentResult, session: ToolSession) -> None:
     """Bring a new session to where the past turns left the recorded one; EnvironmentCodeError at a difference."""
-    before = replace(recorded, messages=past.messages, tool_uses=tuple(past.tool_uses), turns_used=past.turns_used)
+    # As recorded, also where `past` has an edit: what the environment answers is compared with its own record.
+    messages = recorded.messages[: len(past.messages)]
+    before = replace(recorded, messages=messages, tool_uses=tuple(past.tool_uses), turns_used=past.turns_used)
     async for call in replay_calls(env, before, group.tools, session):
         if call.answer is None:
             continue
         name = f"turn {call.use.turn}, {call.use.name}({call.use.arguments[:SHOWN]})"
-        _refuse(first_difference(env, [(name, call.use.result, call.answer)]))
+        _refuse_difference(env, name, call.use.result, call.answer)
         session.note_state()
     session.turn = past.turns_used
     session.note_state()
     states = _states([(state.turn, state.value) for state in recorded.states], past.turns_used)
     rebuilt = _states([(state.turn, state.value) for state in session.states()], past.turns_used)
     if recorded.states and past.turns_used:
-        _refuse(first_difference(env, [("the state", states, rebuilt)]))
+        _refuse_difference(env, "the state", states, rebuilt)
     # What was replayed took no time of the new rollout's.
     session.timings.clear()
 
 
-def _refuse(difference: str | None) -> None:
-    if difference is not None:
+def _refuse_difference(env: Environment, name: str, recorded: str, now: str) -> None:
+    """EnvironmentCodeError if they differ by more than `replay_noise`."""
+    plain = [recorded, now]
+    for pattern in map(re.compile, env.replay_noise):
+        plain = [pattern.sub("", text) for text in plain]
+    if plain[0] != plain[1]:
         raise EnvironmentCodeError(
             "replay",
-            f"the rollout cannot be forked, because a replay differs: {difference}. Declare what changes by nature as "
-            "patterns in replay_noise",
+            f"the rollout cannot be forked, because a replay differs: {name}: recorded {_excerpt(recorded, now)}, now "
+            f"{_excerpt(now, recorded)}. Declare what changes by nature as patterns in replay_noise",
         )
 
 

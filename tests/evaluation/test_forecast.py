@@ -77,6 +77,12 @@ def test_the_verdict_names_its_reason_or_the_remedy(scores: list[list[float | No
     assert said in " ".join((*found.reasons, *found.advice))
 
 
+def test_rounding_does_not_keep_a_score_from_passing() -> None:
+    found = forecast(groups([[0.1 + 0.7] * 4, [0.0] * 4]), PLAN, seconds=8, pass_score=0.8)
+    assert 0.1 + 0.7 < 0.8
+    assert (found.never_solved, found.always_solved) == (0.5, 0.5)
+
+
 def test_cut_off_rollouts_are_named_with_their_setting() -> None:
     found = forecast(groups([[1, 0, 1, 0]] * 10, stop=StopReason.MAX_TURNS), PLAN, seconds=10)
     assert any("--env.max_agent_turns" in line for line in found.advice)

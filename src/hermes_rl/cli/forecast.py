@@ -169,6 +169,7 @@ def _show(name: str, found: "Forecast", saved: Path) -> None:
     from rich.table import Table
 
     from hermes_rl.console.escaping_console import styled
+    from hermes_rl.evaluation.forecast import SIGNAL_GROUPS
 
     plan = found.plan
     table = Table(
@@ -186,7 +187,7 @@ def _show(name: str, found: "Forecast", saved: Path) -> None:
     table.add_row(f"tokens per step of {plan.batch_size} rollouts", _number(found.step_tokens))
     if found.step_seconds.estimate:
         table.add_row("sampling seconds per step", _number(found.step_seconds))
-    table.add_row("steps to 32 groups with signal", _number(found.steps_to_signal))
+    table.add_row(f"steps to {SIGNAL_GROUPS} groups with signal", _number(found.steps_to_signal))
     if found.cost.estimate:
         table.add_row(f"cost of {plan.steps} steps", _number(found.cost))
     screen = console()

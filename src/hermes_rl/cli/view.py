@@ -28,11 +28,10 @@ from hermes_rl.core.secrets import resolve_key
 def view(targets: tuple[str, ...], host: str, port: int, tokenizer: Path | None, no_open: bool, as_json: bool) -> None:
     """Browse rollouts, runs and evaluations in a web browser.
 
-        Pass run ids, `last` for the newest run or output, JSONL files of groups, folders of evaluations, a
-    trajectories.db,
-    or a postgresql:// address (also as env:NAME or file:PATH), an ATIF document (.json) or the folder of a Harbor job.
-    Without arguments, shows all runs and evaluations of this machine, and the evaluations and files of groups in the
-    working directory. Works offline. Only those with the printed link can view.
+    Pass run ids, `last` for the newest run or output, JSONL files of groups, folders of evaluations, a
+    trajectories.db, a postgresql:// address (also as env:NAME or file:PATH), an ATIF document (.json) or the folder of
+    a Harbor job. Without arguments, shows all runs and evaluations of this machine, and the evaluations and files of
+    groups in the working directory. Works offline. Only those with the printed link can view.
     """
     from hermes_rl.cli.last import targets_with_last
     from hermes_rl.cli.run_access import viewed_runs

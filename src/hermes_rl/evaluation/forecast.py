@@ -2,7 +2,7 @@
 
 A group trains only if its scores differ. The scores that an item gives are modelled as draws from a distribution of
 the item's own; these follow a Dirichlet around the pooled scores. Its concentration and the weights of the items are
-drawn from what the sample allows, so that a small sample gives wide intervals. docs/forecast.md has the formulae and
+drawn from what the sample allows, so that a small sample gives wide intervals. docs/training.md has the formulae and
 the measured coverage.
 """
 
@@ -14,6 +14,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from hermes_rl.core.tolerance import passes
 from hermes_rl.core.trajectory import Group, Rollout, StopReason
 from hermes_rl.evaluation.statistics.intervals import mean_interval
 
@@ -110,7 +111,7 @@ def forecast(
         raise ValueError("no rollout has a score")
     sizes = sorted({*GROUP_SIZES, plan.group_size})
     shares = signal_shares(known, sizes, rng, groups_seen=plan.steps * plan.groups_per_step)
-    passed = mean_interval([[float(score >= pass_score) for score in scores] for scores in known], level=LEVEL)
+    passed = mean_interval([[float(passes(score, pass_score)) for score in scores] for scores in known], level=LEVEL)
     tokens = [[float(_tokens(rollout)) for rollout in group.rollouts] for group in groups]
     times = [[rollout.seconds for rollout in group.rollouts] for group in groups]
     own = shares[plan.group_size]
@@ -128,8 +129,8 @@ def forecast(
         plan=plan,
         pass_rate=None if passed is None else Range(passed.estimate, passed.low, passed.high),
         signal=shares,
-        never_solved=sum(max(scores) < pass_score for scores in known) / len(known),
-        always_solved=sum(min(scores) >= pass_score for scores in known) / len(known),
+        never_solved=sum(not passes(max(scores), pass_score) for scores in known) / len(known),
+        always_solved=sum(passes(min(scores), pass_score) for scores in known) / len(known),
         rollout_tokens=per_rollout,
         step_tokens=_times(later, _CERTAIN if plan.drops_equal else own, plan.batch_size),
         rollout_seconds=_mean(times, rng),

@@ -38,7 +38,7 @@ NUMBERS = (0.0, 1.0, -1.5, 1e-9, 1e18)
 async def tool_findings(env: HermesAgentBaseEnv, items: Sequence[CheckedItem]) -> list[ValidationFinding]:
     """One finding for each tool and line that raised."""
     # Those that an adapter learned from a server are not the author's code, and an outside agent calls none.
-    own = () if env.config.agent_command else tools_of(env, type(env).own_tools)
+    own = () if env.config.external_agent else tools_of(env, type(env).own_tools)
     found: dict[str, ValidationFinding] = {}
     for tool in own if items else ():
         leaves = islice(item_leaves(items[0].value), MAX_ITEM_VALUES)

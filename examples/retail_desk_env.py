@@ -5,7 +5,7 @@ customer's request and the policy demand and the customer was told what it asked
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from datetime import date, timedelta
 from random import Random
@@ -162,7 +162,7 @@ def make_item(number: int) -> Item:
     return {**who, "database": database, **request, "calls": [identified, *request["calls"]]}
 
 
-def _order(random: Random, name: str, articles: list[str], days_ago: int | None) -> dict[str, Any]:
+def _order(random: Random, name: str, articles: Sequence[str], days_ago: int | None) -> dict[str, Any]:
     first, _, last = name.lower().partition(" ")
     return {
         "number": f"R{random.randint(10_000, 99_999)}",

@@ -251,7 +251,17 @@ AGENTS = ExtensionKind(
     "agent",
     _below(
         "agent.harnesses",
-        {"hermes-agent": "hermes_agent:AGENT", "codex": "codex:AGENT", "sdk": "sdk:AGENT"},
+        {
+            "hermes-agent": "hermes_agent:AGENT",
+            "claude-code": "claude_code:AGENT",
+            "codex": "codex:AGENT",
+            "opencode": "opencode:AGENT",
+            "qwen-code": "qwen_code:AGENT",
+            "mini-swe-agent": "mini_swe_agent:AGENT",
+            "aider": "aider:AGENT",
+            "acp": "acp:AGENT",
+            "sdk": "sdk:AGENT",
+        },
     ),
 )
 SINKS = ExtensionKind(

@@ -38,7 +38,8 @@ def list_agents(as_json: bool) -> None:
     for agent in listed_agents():
         folder = installed_folder(agent)
         echo(f"{agent.name:<14} {agent.version:<9} {agent.about} ({agent.licence}; {agent.dialect})")
-        echo(f"{'':<14} {'':<9} {f'installed: {folder}' if folder else 'not installed'}")
+        state = f"installed: {folder}" if folder else "not installed" if agent.pip else "nothing to install"
+        echo(f"{'':<14} {'':<9} {state}")
 
 
 @agent.command("install")
@@ -46,9 +47,12 @@ def list_agents(as_json: bool) -> None:
 def install_agent(name: str) -> None:
     """Install an agent for the sandboxes of this machine. Needs the network; rollouts do not."""
     agent = get_agent(name)
+    if not agent.pip:
+        echo(f"{name} has no packages to install", err=True)
+        return
     folder = installed_folder(agent)
     if folder is None:
-        echo(f"installing {name} {agent.version}, about a minute", err=True)
+        echo(f"installing {name} {agent.version}, one to three minutes", err=True)
         with progress(f"installing {name}", STEPS) as steps:
             folder = install(agent, steps.show)
     echo(str(folder))

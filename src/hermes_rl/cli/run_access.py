@@ -7,10 +7,11 @@ from typing import Any
 
 from hermes_rl.cli.run.logs import logged_components
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import redact_value
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.inspect import find_run_file
 from hermes_rl.orchestration.status.logs import log_lines
-from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
+from hermes_rl.orchestration.status.redaction import known_secrets
 from hermes_rl.orchestration.status.results import checkpoints
 from hermes_rl.orchestration.status.run_list import list_runs
 from hermes_rl.orchestration.status.status import status

@@ -4,6 +4,7 @@ A reference may be saved and shown. The secret itself is never logged, stored or
 """
 
 from pathlib import Path
+from typing import Any
 
 from hermes_rl.core import redaction
 from hermes_rl.core.errors import ConfigError
@@ -39,6 +40,15 @@ def redact(text: str, secrets: list[str]) -> str:
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
+
+
+def redact_value(value: Any, secrets: list[str]) -> Any:
+    """The value with the secrets in its strings redacted."""
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, dict):
+        return {key: redact_value(inner, secrets) for key, inner in value.items()}
+    return [redact_value(inner, secrets) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _read(value: str, setting: str) -> tuple[str, str]:

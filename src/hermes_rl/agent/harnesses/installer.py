@@ -1,10 +1,11 @@
-"""Installs an agent into its folder with pip, on this machine, which needs a network for it.
+"""Installs an agent into its folder with pip, and with npm if it needs it, on this machine, over the network.
 
 A folder with an agent's name is complete, and readable by every user of this machine, since each sandbox that root
 starts has its own user. The folder is relocatable: it is used at another path than it was created at. One process
 installs at a time, and removes what a killed one left unfinished.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from hermes_rl.agent.harnesses.harness import Agent
+from hermes_rl.agent.harnesses.harness import NODE, Agent
 from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import acquire_within
@@ -27,7 +28,7 @@ from hermes_rl.core.pip_hashes import ADVICE, mismatch
 
 ProgressCallback = Callable[[int, str], object]
 """Receives the number of finished STEPS and the current activity, twice a second."""
-STEPS = 3
+STEPS = 4
 # System interpreters, which a sandbox without an image has too; one below the installing user's home would be missing.
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 DEADLINE_S = 3600.0
@@ -64,6 +65,8 @@ def install(agent: Agent, report: ProgressCallback = lambda *_: None) -> Path:
             try:
                 _make_accessible(partial_folder)
                 _install_pip(agent, partial_folder, report, lock)
+                if agent.npm:
+                    _install_npm(agent, partial_folder, report, lock)
                 _run(["chmod", "-R", "a+rX,go-w", str(partial_folder)], "making its files readable to sandboxes", lock)
                 partial_folder.rename(folder)
                 report(STEPS, "done")
@@ -134,6 +137,24 @@ def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, l
         raise ConfigError(
             f"{error}\nThe packages come from the index that pip is set to (`pip config list`). Check that this "
             f"machine reaches it, then {'start' if agent.with_dependencies else _AGAIN.format(agent.name)} again"
+        ) from None
+
+
+def _install_npm(agent: Agent, partial_folder: Path, report: ProgressCallback, lock: int) -> None:
+    """Install what the lock names, with the Node.js and the npm that pip installed. No package's script runs."""
+    packages = json.loads(agent.npm)["packages"]
+    report(3, f"fetching its packages with npm, {len(packages) - 1} at most")
+    (partial_folder / "package.json").write_text(json.dumps({"dependencies": packages[""]["dependencies"]}))
+    (partial_folder / "package-lock.json").write_text(agent.npm)
+    (node,) = partial_folder.glob(NODE)
+    npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
+    try:
+        _run([str(node), str(npm), "ci", *options, "--prefix", str(partial_folder)], "installing it with npm", lock)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nThe packages come from the registry that npm is set to (`npm config get registry`). Check that "
+            f"this machine reaches it, then {_AGAIN.format(agent.name)} again"
         ) from None
 
 

@@ -6,8 +6,8 @@ Always true: at most MAX_BYTES are read, however large the log is; keys are reda
 from pathlib import Path
 
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import redact_value
 from hermes_rl.orchestration.run_paths import RunPaths, logs_home
-from hermes_rl.orchestration.status.redaction import redact_value
 from hermes_rl.orchestration.status.status import SUPERVISOR, inspect_run
 
 MAX_BYTES = 4 * 2**20

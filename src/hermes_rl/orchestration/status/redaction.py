@@ -5,10 +5,9 @@ Always true: an answer never contains the value of a key known to this machine.
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 from hermes_rl.core.keys import stored_secrets
-from hermes_rl.core.secrets import MIN_SECRET_LENGTH, redact
+from hermes_rl.core.secrets import MIN_SECRET_LENGTH
 from hermes_rl.orchestration.keys import key_names
 
 
@@ -16,12 +15,3 @@ def known_secrets(names: Iterable[str] = ()) -> list[str]:
     """The values of all keys known here, and of the named environment variables."""
     values = stored_secrets() | {os.environ.get(name, "").strip() for name in {*key_names(), *names}}
     return [value for value in values if len(value) >= MIN_SECRET_LENGTH]
-
-
-def redact_value(value: Any, secrets: list[str]) -> Any:
-    """The value with the secrets in its strings redacted."""
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, dict):
-        return {key: redact_value(inner, secrets) for key, inner in value.items()}
-    return [redact_value(inner, secrets) for inner in value] if isinstance(value, list | tuple) else value

@@ -12,12 +12,12 @@ from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import redact_value
 from hermes_rl.orchestration.held_out import held_out_results
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.status.curve import draw_curve
 from hermes_rl.orchestration.status.derive import LivePhase
 from hermes_rl.orchestration.status.metrics import RunEvaluation, RunMetrics, finite_number, read_run_metrics
-from hermes_rl.orchestration.status.redaction import redact_value
 from hermes_rl.orchestration.status.status import InspectedRun, inspect_run, metric_fields, name_fields
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

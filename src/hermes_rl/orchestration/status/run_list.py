@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hermes_rl.core import fast_json
+from hermes_rl.core.secrets import redact_value
 from hermes_rl.orchestration.run_file import RunFile
 from hermes_rl.orchestration.run_paths import RunPaths, runs_database
 from hermes_rl.orchestration.status.derive import LivePhase, StatusFacts, derive_status
 from hermes_rl.orchestration.status.inspect import find_run_file, read_facts, run_folders
 from hermes_rl.orchestration.status.metrics import TRAINER_FILE
-from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
+from hermes_rl.orchestration.status.redaction import known_secrets
 from hermes_rl.store.database.errors import StoreError
 from hermes_rl.store.database.store import open_store
 from hermes_rl.store.database.views import Run

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_rl.core.secrets import redact_value
 from hermes_rl.orchestration.replicas.state_file import FleetPaths, read_fleet_state
 from hermes_rl.orchestration.run_file import RunFile
 from hermes_rl.orchestration.run_paths import RunPaths
@@ -27,7 +28,7 @@ from hermes_rl.orchestration.status.metrics import (
     latest_metrics,
     read_run_metrics,
 )
-from hermes_rl.orchestration.status.redaction import known_secrets, redact_value
+from hermes_rl.orchestration.status.redaction import known_secrets
 from hermes_rl.orchestration.status.stage import component_stage
 from hermes_rl.orchestration.status.status_cache import (
     THROTTLE_SECONDS,

@@ -73,19 +73,15 @@ class Program:
         command, env = config.agent_command or "", {**CLIENT_VARIABLES, **config.agent_env}
         first, arguments = command.partition(" ")[::2] if isinstance(command, str) else (command[0], command[1:])
         if not first.startswith(HARNESS_PREFIX):
-            if not config.agent_packages:
-                return cls(command, env)
-            folder = installed_folder(packages_agent(config.agent_packages))
-            if folder is None:
-                raise ConfigError("agent_packages are not installed yet; open the environment, which installs them")
-            return cls(command, env, folder, USE_PACKAGES)
+            return cls(command, env, *_packages(config))
         harness = load_agent(first.removeprefix(HARNESS_PREFIX))
-        if config.agent_packages:
+        if config.agent_packages and harness.folder is not None:
             raise ConfigError(f"agent_packages are for a command of your own; {first} has its own packages")
         if arguments and not harness.takes_arguments:
             raise ConfigError(f"{first} takes no arguments, got {arguments!r}; it is set by agent_env")
+        folder, script = _packages(config)
         env = {**CLIENT_VARIABLES, **harness.env, **config.agent_env}
-        return cls(arguments, env, harness.folder, harness.command)
+        return cls(arguments, env, harness.folder or folder, f"{script} {harness.command}".lstrip(" "))
 
     def shell_command(self, placeholders: Placeholders) -> str:
         """The shell command: a string is used as it is, a list is quoted word by word."""
@@ -105,6 +101,16 @@ class Program:
             name: _PLACEHOLDER.sub(lambda found: _value_of(found, placeholders), text)
             for name, text in self.env.items()
         }
+
+
+def _packages(config: HermesAgentEnvConfig) -> tuple[Path | None, str]:
+    """The folder of agent_packages, and what puts them on the path."""
+    if not config.agent_packages:
+        return None, ""
+    folder = installed_folder(packages_agent(config.agent_packages))
+    if folder is None:
+        raise ConfigError("agent_packages are not installed yet; open the environment, which installs them")
+    return folder, USE_PACKAGES
 
 
 async def install_packages(config: HermesAgentEnvConfig) -> None:

@@ -10,6 +10,7 @@ from hermes_rl.agent.harnesses.installer import agents_home
 from hermes_rl.agent.harnesses.registry import get_agent
 from hermes_rl.cli.agent import agent
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.extensions import AGENTS
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def test_the_list_says_which_agents_are_installed_and_where() -> None:
     folder = agents_home() / get_agent("codex").folder_name
     folder.mkdir(parents=True)
     listed = json.loads(CliRunner().invoke(agent, ["list", "--json"]).output)
-    assert {one["name"]: one["folder"] for one in listed if one["folder"]} == {"codex": str(folder)}
+    assert {one["name"]: one["folder"] for one in listed} == {**dict.fromkeys(AGENTS.builtin), "codex": str(folder)}
     shown = CliRunner().invoke(agent, ["list"]).output
     assert f"installed: {folder}" in shown
     assert shown.count("not installed") == len(listed) - 2

@@ -1,10 +1,13 @@
 """The other ready-made agents, really installed, in a bubblewrap sandbox on terminal_test: each in its own dialect."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hermes_rl.core.trajectory import StopReason
+from hermes_rl.agent.harnesses.registry import get_agent
+from hermes_rl.core.trajectory import Rollout, StopReason
+from hermes_rl.extensions import AGENTS
 from tests.support.ready_made import WORD, Script, assert_every_token_is_accounted_for, call, ready_made, rollout_of
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -13,22 +16,33 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMAND = f"echo {WORD} > out.txt"
 
 
-async def test_codex_does_the_task_in_the_dialect_of_responses(tmp_path: Path) -> None:
-    script = Script(lambda _, turn: [call("exec_command", cmd=COMMAND), "Done."][turn])
-    with ready_made("codex"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:codex")
-    assert (rollout.score, rollout.stop_reason, len(rollout.sequences)) == (1.0, StopReason.NATURAL, 1)
-    assert rollout.messages[0]["content"].startswith("You are a coding agent running in the Codex CLI")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name in AGENTS.builtin if get_agent(name).pip])
+def test_it_installs(name: str) -> None:
+    """First, because fetching hundreds of megabytes would eat the time limits of the other tests."""
+    with ready_made(name) as folder:
+        assert folder.is_dir()
+
+
+async def does_the_task(name: str, speak: Callable[[str, int], str], folder: Path) -> Rollout:
+    script = Script(speak)
+    with ready_made(name):
+        rollout = await rollout_of(script, folder, agent_command=f"agent:{name}")
+    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL), rollout.metadata["program"]
     assert_every_token_is_accounted_for(rollout, script)
+    return rollout
+
+
+async def test_codex_does_the_task_in_the_dialect_of_responses(tmp_path: Path) -> None:
+    rollout = await does_the_task("codex", lambda _, turn: [call("exec_command", cmd=COMMAND), "Done."][turn], tmp_path)
+    assert len(rollout.sequences) == 1
+    assert rollout.messages[0]["content"].startswith("You are a coding agent running in the Codex CLI")
 
 
 async def test_claude_code_does_the_task_in_the_dialect_of_anthropic(tmp_path: Path) -> None:
-    script = Script(lambda _, turn: [call("Bash", command=COMMAND, description="Write the word"), "Done."][turn])
-    with ready_made("claude-code"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:claude-code")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL)
+    answers = [call("Bash", command=COMMAND, description="Write the word"), "Done."]
+    rollout = await does_the_task("claude-code", lambda _, turn: answers[turn], tmp_path)
     assert rollout.metadata["program"]["output"].endswith("Done.\n")
-    assert_every_token_is_accounted_for(rollout, script)
 
 
 async def test_claude_code_compacts_for_the_models_context(tmp_path: Path) -> None:
@@ -39,12 +53,8 @@ async def test_claude_code_compacts_for_the_models_context(tmp_path: Path) -> No
             return call("Bash", command="seq 1500", description="Count")
         return "Done." if COMMAND in read else call("Bash", command=COMMAND, description="Write the word")
 
-    script = Script(speak)
-    with ready_made("claude-code"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:claude-code")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL), rollout.metadata["program"]
+    rollout = await does_the_task("claude-code", speak, tmp_path)
     assert len(rollout.sequences) > 1
-    assert_every_token_is_accounted_for(rollout, script)
 
 
 async def test_opencode_does_the_task(tmp_path: Path) -> None:
@@ -53,36 +63,22 @@ async def test_opencode_does_the_task(tmp_path: Path) -> None:
             return "A word in a file"
         return [call("bash", command=COMMAND, description="Write the word"), "Done."][turn]
 
-    script = Script(speak)
-    with ready_made("opencode"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:opencode")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL)
-    assert_every_token_is_accounted_for(rollout, script)
+    await does_the_task("opencode", speak, tmp_path)
 
 
 async def test_qwen_code_does_the_task(tmp_path: Path) -> None:
-    script = Script(lambda _, turn: [call("run_shell_command", command=COMMAND, is_background=False), "Done."][turn])
-    with ready_made("qwen-code"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:qwen-code")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL)
-    assert_every_token_is_accounted_for(rollout, script)
+    answers = [call("run_shell_command", command=COMMAND, is_background=False), "Done."]
+    await does_the_task("qwen-code", lambda _, turn: answers[turn], tmp_path)
 
 
 async def test_mini_swe_agent_does_the_task(tmp_path: Path) -> None:
     submit = call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
-    script = Script(lambda _, turn: [call("bash", command=COMMAND), submit][turn])
-    with ready_made("mini-swe-agent"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:mini-swe-agent")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL)
-    assert_every_token_is_accounted_for(rollout, script)
+    answers = [call("bash", command=COMMAND), submit]
+    await does_the_task("mini-swe-agent", lambda _, turn: answers[turn], tmp_path)
 
 
 async def test_aider_does_the_task_with_edits_in_text(tmp_path: Path) -> None:
-    script = Script(lambda *_: f"out.txt\n```\n{WORD}\n```\n")
-    with ready_made("aider"):
-        rollout = await rollout_of(script, tmp_path, agent_command="agent:aider")
-    assert (rollout.score, rollout.stop_reason) == (1.0, StopReason.NATURAL)
-    assert_every_token_is_accounted_for(rollout, script)
+    await does_the_task("aider", lambda *_: f"out.txt\n```\n{WORD}\n```\n", tmp_path)
 
 
 async def test_an_agent_of_the_agent_client_protocol_does_the_task(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _sampled_turns(rollout: Rollout) -> list[tuple[int, ...]]:
 
 
 if __name__ == "__main__":
-    # Before the tests, whose time limits an installation would eat. Those of the gate: the others take minutes.
+    # Before the tests, whose time limits an installation would eat. The others take minutes: a test installs them.
     for name in ("hermes-agent", "codex", "sdk"):
         with ready_made(name) as folder:
             print(folder)

@@ -20,9 +20,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_unknown_agent_is_refused_with_those_there_are() -> None:
-    with pytest.raises(
-        ConfigError, match=r"no agent is named 'claude': choose one of acp, aider, claude-code, codex, "
-    ):
+    known = "acp, aider, claude-code, codex, hermes-agent, mini-swe-agent, opencode, qwen-code, sdk"
+    with pytest.raises(ConfigError, match=rf"no agent is named 'claude': choose one of {known}"):
         load_agent("claude")
 
 
@@ -57,7 +56,7 @@ def test_every_package_of_npm_is_pinned_by_its_hash_and_no_line_names_an_address
     del packages[""]
     assert packages
     assert all(package["integrity"].startswith("sha512-") for package in packages.values())
-    assert "://" not in agent.npm.replace("https://opencollective.com", "").replace("https://github.com", "")
+    assert "://" not in agent.npm
     assert agent.version in {package["version"] for package in packages.values()}
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
+from google import genai
 from hypothesis import strategies as st
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.core.trajectory import Usage
-from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, RESPONSES, Dialect, PreviousResponses
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Dialect, PreviousResponses
 from hermes_rl.gateway.errors import RequestProblem
 from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
@@ -120,10 +121,11 @@ class Line:
         return self.answers[len(self.asked)]
 
     def _answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str, bytes]:
-        assert path == self.dialect.path
+        route = self.dialect.match(path)
+        assert route is not None
         self.headers.append(headers)
         self.bodies.append(fast_json.loads(body))
-        asked = self.dialect.parse_request(self.bodies[-1], self.earlier)
+        asked = self.dialect.parse_request({**self.bodies[-1], **route}, self.earlier)
         given = self.answer_to(asked)
         self.asked.append(asked)
         if isinstance(given, RequestProblem):
@@ -150,6 +152,10 @@ class Line:
 
     def anthropic(self) -> anthropic.Anthropic:
         return anthropic.Anthropic(api_key="key-1", base_url="http://gateway", http_client=self.client(), max_retries=0)
+
+    def google(self) -> genai.Client:
+        options = genai.types.HttpOptions(base_url="http://gateway", httpx_client=self.client())
+        return genai.Client(api_key="key-1", http_options=options)
 
 
 # --- the agents' side: the same conversation as an agent writes it in each dialect ---
@@ -197,7 +203,38 @@ def anthropic_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any
     return body
 
 
-BODIES = {CHAT.name: chat_body, RESPONSES.name: responses_body, ANTHROPIC.name: anthropic_body}
+def google_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    system = "".join(message["content"] for message in messages if message["role"] == "system")
+    contents: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "assistant":
+            names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+            contents.append(_answer_content(message))
+        elif message["role"] != "system":
+            if not contents or contents[-1]["role"] == "model":
+                contents.append({"role": "user", "parts": []})
+            call, text = message.get("tool_call_id"), message["content"]
+            result = {"functionResponse": {"id": call, "name": names.get(call, ""), "response": {"output": text}}}
+            contents[-1]["parts"].append({"text": text} if call is None else result)
+    body: dict[str, Any] = {"model": "m", "contents": contents}
+    body["generationConfig"] = {"thinkingConfig": {"includeThoughts": True}}
+    if system:
+        body["systemInstruction"] = {"parts": [{"text": system}]}
+    if tools:
+        declared = [{**tool["function"]} for tool in tools]
+        for one in declared:
+            one["parametersJsonSchema"] = one.pop("parameters")
+        body["tools"] = [{"functionDeclarations": declared}]
+    return body
+
+
+BODIES = {
+    CHAT.name: chat_body,
+    RESPONSES.name: responses_body,
+    ANTHROPIC.name: anthropic_body,
+    GOOGLE.name: google_body,
+}
 
 
 def _answer_of(message: Message) -> ChatCompletion:
@@ -218,3 +255,11 @@ def _answer_blocks(message: Message) -> list[dict[str, Any]]:
     )
     blocks: list[dict[str, Any]] = ANTHROPIC.answer(asked, _answer_of(message))["content"]
     return blocks
+
+
+def _answer_content(message: Message) -> dict[str, Any]:
+    asked = GOOGLE.parse_request(
+        {"contents": [{"parts": [{"text": "x"}]}], "generationConfig": {"thinkingConfig": {"includeThoughts": True}}}
+    )
+    content: dict[str, Any] = GOOGLE.answer(asked, _answer_of(message))["candidates"][0]["content"]
+    return content

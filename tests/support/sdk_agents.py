@@ -4,9 +4,10 @@ from typing import Any, NamedTuple, Protocol
 
 import anthropic
 import openai
+from google import genai
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, RESPONSES
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES
 from tests.support.dialects import LOOK
 
 
@@ -36,6 +37,8 @@ class Provider(Protocol):
     def openai(self) -> openai.OpenAI: ...
 
     def anthropic(self) -> anthropic.Anthropic: ...
+
+    def google(self) -> genai.Client: ...
 
 
 class ChatAgent:
@@ -185,8 +188,60 @@ class AnthropicAgent:
         )
 
 
-AGENTS: dict[str, type[ChatAgent] | type[ResponsesAgent] | type[AnthropicAgent]] = {
+class GoogleAgent:
+    dialect = GOOGLE
+
+    def __init__(self, line: Provider, *, stream: bool = False, **more: Any) -> None:
+        self._client = line.google()
+        self._stream, self._more = stream, more
+        self._names: dict[str, str] = {}
+        self.contents: list[Any] = []
+
+    def ask(self, text: str) -> Heard:
+        self._tell({"text": text})
+        return self.go_on()
+
+    def give(self, call: str, result: str) -> None:
+        response = {"id": call, "name": self._names[call], "response": {"output": result}}
+        self._tell({"function_response": response})
+
+    def _tell(self, part: dict[str, Any]) -> None:
+        if self.contents and self.contents[-1]["role"] == "user":
+            self.contents[-1]["parts"].append(part)
+        else:
+            self.contents.append({"role": "user", "parts": [part]})
+
+    def go_on(self) -> Heard:
+        function = dict(LOOK["function"])
+        function["parameters_json_schema"] = function.pop("parameters")
+        config: Any = {
+            "tools": [{"function_declarations": [function]}],
+            "thinking_config": {"include_thoughts": True},
+            "automatic_function_calling": {"disable": True},
+            **self._more,
+        }
+        given: dict[str, Any] = {"model": "m", "contents": self.contents, "config": config}
+        models = self._client.models
+        answers = list(models.generate_content_stream(**given)) if self._stream else [models.generate_content(**given)]
+        candidates = [answer.candidates[0] for answer in answers if answer.candidates]
+        parts = [part for candidate in candidates for part in (candidate.content and candidate.content.parts) or ()]
+        self.contents.append({"role": "model", "parts": [part.model_dump(exclude_none=True) for part in parts]})
+        calls = [part.function_call for part in parts if part.function_call]
+        self._names |= {str(call.id): str(call.name) for call in calls}
+        usage, finish = answers[-1].usage_metadata, candidates[-1].finish_reason
+        assert usage is not None
+        return Heard(
+            "".join(part.text or "" for part in parts if not part.thought),
+            "".join(part.text or "" for part in parts if part.thought),
+            [(str(call.id), str(call.name), call.args) for call in calls],
+            finish and finish.value,
+            (usage.prompt_token_count or 0, usage.candidates_token_count or 0),
+        )
+
+
+AGENTS: dict[str, type[ChatAgent] | type[ResponsesAgent] | type[AnthropicAgent] | type[GoogleAgent]] = {
     "chat": ChatAgent,
     "responses": ResponsesAgent,
     "anthropic": AnthropicAgent,
+    "google": GoogleAgent,
 }

@@ -22,7 +22,7 @@ from hermes_rl.gateway.asgi_responses import (
     send_refusal,
     send_stream_start,
 )
-from hermes_rl.gateway.dialects import DIALECTS, Dialect
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, GOOGLE, Dialect
 from hermes_rl.gateway.errors import ErrorKind, RequestProblem
 from hermes_rl.gateway.limits import RequestRefusedError
 from hermes_rl.gateway.request import AgentRequest, BadRequestError
@@ -49,14 +49,13 @@ class GatewayApp:
     def __init__(self, keys: ApiKeys, *, ping_seconds: float = PING_SECONDS) -> None:
         self._keys = keys
         self._ping_seconds = ping_seconds
-        self._dialects: Mapping[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         prefix, path = _split_path(scope["path"])
-        dialect = self._dialects.get(path) or self._fallback_dialect(path, headers)
+        dialect, route = _find_dialect(path, headers)
         only: ApiKey | None = scope.get("state", {}).get("only")
         rollout = only.rollout if only else None
         request_body = BodyReceiver(receive)
@@ -64,8 +63,8 @@ class GatewayApp:
             rollout = self._authenticate(dialect.key(headers), prefix, only).rollout
             if scope["method"] == "GET" and path == MODELS:
                 await send_json(send, 200, fast_json.dumps(models_list(rollout)))
-            elif scope["method"] == "POST" and path == dialect.path:
-                await self._handle(dialect, rollout, headers, request_body, send)
+            elif scope["method"] == "POST" and route is not None:
+                await self._handle(dialect, route, rollout, headers, request_body, send)
             else:
                 raise RequestRefusedError(ErrorKind.NOT_FOUND, f"{scope['method']} {path}: no such route")
         except RequestRefusedError as refused:
@@ -83,18 +82,16 @@ class GatewayApp:
             raise RequestRefusedError(ErrorKind.UNAUTHORIZED, "this key is not valid here, or its rollout has ended")
         return found
 
-    def _fallback_dialect(self, path: str, headers: Mapping[str, str]) -> Dialect:
-        """The dialect for the error when the path belongs to none."""
-        for dialect in DIALECTS:
-            if path.startswith(dialect.path):
-                return dialect
-        wanted = "anthropic" if "x-api-key" in headers or "anthropic-version" in headers else "chat"
-        return next((dialect for dialect in DIALECTS if dialect.name == wanted), DIALECTS[0])
-
     # --- one request ---
 
     async def _handle(
-        self, dialect: Dialect, rollout: GatewayRollout, headers: Mapping[str, str], receive: BodyReceiver, send: Send
+        self,
+        dialect: Dialect,
+        route: Mapping[str, Any],
+        rollout: GatewayRollout,
+        headers: Mapping[str, str],
+        receive: BodyReceiver,
+        send: Send,
     ) -> None:
         with _admitted(rollout):
             body = await _read_body(rollout, receive)
@@ -102,7 +99,7 @@ class GatewayApp:
             try:
                 call = _find_retry(dialect, rollout, headers, body)
                 if call is None:
-                    call = _start_call(dialect, rollout, headers, body)
+                    call = _start_call(dialect, route, rollout, headers, body)
                     held = 0
             finally:
                 # A started call releases its bytes with its answer.
@@ -146,6 +143,20 @@ class GatewayApp:
             await send({"type": "http.response.body", "body": rest})
 
 
+def _find_dialect(path: str, headers: Mapping[str, str]) -> tuple[Dialect, Mapping[str, Any] | None]:
+    """The dialect of a path, and what the path adds to the body: None if it is only the dialect for the error."""
+    for dialect in DIALECTS:
+        route = dialect.match(path)
+        if route is not None:
+            return dialect, route
+    for dialect in DIALECTS:
+        if path.startswith(dialect.path):
+            return dialect, None
+    if "x-goog-api-key" in headers:
+        return GOOGLE, None
+    return ANTHROPIC if "x-api-key" in headers or "anthropic-version" in headers else CHAT, None
+
+
 @contextmanager
 def _admitted(rollout: GatewayRollout) -> Iterator[None]:
     rollout.admit()
@@ -164,7 +175,9 @@ def _find_retry(dialect: Dialect, rollout: GatewayRollout, headers: Mapping[str,
     return rollout.find_retry(_identity(dialect, headers, body), repeated=named or tries != "0")
 
 
-def _start_call(dialect: Dialect, rollout: GatewayRollout, headers: Mapping[str, str], body: bytes) -> Call:
+def _start_call(
+    dialect: Dialect, route: Mapping[str, Any], rollout: GatewayRollout, headers: Mapping[str, str], body: bytes
+) -> Call:
     try:
         try:
             read = fast_json.loads(body)
@@ -172,7 +185,7 @@ def _start_call(dialect: Dialect, rollout: GatewayRollout, headers: Mapping[str,
             raise BadRequestError(f"the body is not JSON: {error}") from None
         if not isinstance(read, dict):
             raise BadRequestError("the body is not a JSON object")
-        request = dialect.parse_request(read, rollout.previous)
+        request = dialect.parse_request({**read, **route}, rollout.previous)
     except BadRequestError as error:
         rollout.count_unreadable()
         raise RequestRefusedError(ErrorKind.BAD_REQUEST, str(error), param=error.param) from None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import Message
-from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, RESPONSES, Dialect
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, GOOGLE, RESPONSES, Dialect
 from hermes_rl.inference.tokens.recorder import same_message
 from tests.support.dialects import BODIES, LOOK, conversations, written
 
@@ -37,9 +37,10 @@ def test_a_conversation_in_responses_is_read_as_it_was(messages: list[Message]) 
     assert RESPONSES.parse_request(on_the_wire(BODIES["responses"](messages))).messages == messages
 
 
-@given(conversations())
-def test_a_conversation_in_anthropic_is_read_as_the_recorder_knows_it(messages: list[Message]) -> None:
-    assert same(ANTHROPIC.parse_request(on_the_wire(BODIES["anthropic"](messages))).messages, messages)
+@pytest.mark.parametrize("dialect", [ANTHROPIC, GOOGLE], ids=lambda dialect: dialect.name)
+@given(messages=conversations())
+def test_a_conversation_is_read_as_the_recorder_knows_it(dialect: Dialect, messages: list[Message]) -> None:
+    assert same(dialect.parse_request(on_the_wire(BODIES[dialect.name](messages))).messages, messages)
 
 
 @given(conversations())
@@ -59,6 +60,7 @@ def test_two_dialects_that_say_the_same_ask_the_same(messages: list[Message], on
 @each_dialect
 def test_a_surrogate_alone_is_read(dialect: Dialect) -> None:
     body = fast_json.loads(
-        b'{"model": "m", "max_tokens": 9, "input": "\\ud800", "messages": [{"role": "user", "content": "\\ud800"}]}'
+        b'{"model": "m", "max_tokens": 9, "input": "\\ud800", "messages": [{"role": "user", "content": "\\ud800"}], '
+        b'"contents": [{"parts": [{"text": "\\ud800"}]}]}'
     )
     assert dialect.parse_request(body).messages == [{"role": "user", "content": "�"}]

@@ -20,12 +20,14 @@ FIELDS = (
     "messages input role content type text name arguments tool_calls function_call tools functions tool_choice stop "
     "stop_sequences system thinking signature source data input_schema parameters id call_id output summary stream n "
     "max_tokens max_output_tokens response_format format stream_options modalities include store previous_response_id "
-    "instructions reasoning_content reasoning_details encrypted_content tool_use_id tool_call_id refusal model"
+    "instructions reasoning_content reasoning_details encrypted_content tool_use_id tool_call_id refusal model "
+    "contents parts systemInstruction functionCall functionResponse functionDeclarations args response thought "
+    "thoughtSignature generationConfig toolConfig functionCallingConfig mode maxOutputTokens stopSequences"
 ).split()
 WORDS = (
     "user assistant system developer tool function text image_url input_text output_text tool_use tool_result thinking "
     "redacted_thinking document search_result message function_call function_call_output reasoning item_reference auto "
-    "none required any custom allowed_tools json_schema rs_hrl_0_0 fc_hrl_0_9999 msg_hrl__0 resp_0 "
+    "none required any ANY AUTO custom allowed_tools json_schema rs_hrl_0_0 fc_hrl_0_9999 msg_hrl__0 resp_0 "
     "hermes-rl:%% hermes-rl:/w=="
 ).split()
 junk = st.recursive(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hermes_rl.core import fast_json
 from hermes_rl.core.messages import ToolCall
 from hermes_rl.core.trajectory import Sampling
-from hermes_rl.gateway.dialects import ANTHROPIC, DIALECTS, RESPONSES, Dialect
+from hermes_rl.gateway.dialects import ANTHROPIC, DIALECTS, GOOGLE, RESPONSES, Dialect
 from hermes_rl.gateway.dialects.reply import INVALID, AgentReply
 from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion
@@ -37,6 +37,13 @@ FINISHES = {
         "context_full": "model_context_window_exceeded",
         "content_filter": "refusal",
     },
+    "google": {
+        "stop": "STOP",
+        "tool_calls": "STOP",
+        "length": "MAX_TOKENS",
+        "context_full": "MAX_TOKENS",
+        "content_filter": "SAFETY",
+    },
 }
 
 
@@ -44,7 +51,8 @@ def expected(dialect: Dialect, answer: ChatCompletion) -> Heard:
     choice = answer.choices[0]
     message, finish = choice.message, str(choice.finish_reason)
     calls: list[tuple[str, str, Any]] = [
-        (call.id, call.name, _object(call) if dialect is ANTHROPIC else call.arguments) for call in message.tool_calls
+        (call.id, call.name, _object(call) if dialect in {ANTHROPIC, GOOGLE} else call.arguments)
+        for call in message.tool_calls
     ]
     told_finish = FINISHES[dialect.name].get(finish, finish)
     return Heard(message.content or "", message.reasoning_content or "", calls, told_finish, (11, 7))

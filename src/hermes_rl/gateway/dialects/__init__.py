@@ -9,18 +9,24 @@ from typing import Any, Protocol
 
 from hermes_rl.gateway.dialects.anthropic import Anthropic
 from hermes_rl.gateway.dialects.chat import Chat
+from hermes_rl.gateway.dialects.google import Google
 from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
 from hermes_rl.gateway.dialects.responses import Responses
 from hermes_rl.gateway.errors import RequestProblem
 from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion
 
-__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "RESPONSES", "Dialect", "PreviousResponses"]
+__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "GOOGLE", "RESPONSES", "Dialect", "PreviousResponses"]
 
 
 class Dialect(Protocol):
     name: str
     path: str
+    """How the paths of its requests begin."""
+
+    def match(self, path: str) -> Mapping[str, Any] | None:
+        """What a path of this dialect adds to the body; None for any other path."""
+        ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """The API key in a request's headers, whose names are in lower case."""
@@ -52,4 +58,5 @@ class Dialect(Protocol):
 CHAT = Chat()
 RESPONSES = Responses()
 ANTHROPIC = Anthropic()
-DIALECTS: tuple[Dialect, ...] = (CHAT, RESPONSES, ANTHROPIC)
+GOOGLE = Google()
+DIALECTS: tuple[Dialect, ...] = (CHAT, RESPONSES, ANTHROPIC, GOOGLE)

@@ -36,6 +36,9 @@ class Anthropic:
     name = "anthropic"
     path = "/v1/messages"
 
+    def match(self, path: str) -> Mapping[str, Any] | None:
+        return {} if path == self.path else None
+
     def key(self, headers: Mapping[str, str]) -> str | None:
         return headers.get("x-api-key") or openai_refusals.bearer_key(headers)
 

@@ -18,6 +18,9 @@ class Chat:
     name = "chat"
     path = "/v1/chat/completions"
 
+    def match(self, path: str) -> Mapping[str, Any] | None:
+        return {} if path == self.path else None
+
     def key(self, headers: Mapping[str, str]) -> str | None:
         return openai_refusals.bearer_key(headers)
 

@@ -24,6 +24,9 @@ class Responses:
     name = "responses"
     path = "/v1/responses"
 
+    def match(self, path: str) -> Mapping[str, Any] | None:
+        return {} if path == self.path else None
+
     def key(self, headers: Mapping[str, str]) -> str | None:
         return openai_refusals.bearer_key(headers)
 

@@ -255,6 +255,7 @@ AGENTS = ExtensionKind(
             "hermes-agent": "hermes_agent:AGENT",
             "claude-code": "claude_code:AGENT",
             "codex": "codex:AGENT",
+            "gemini-cli": "gemini_cli:AGENT",
             "opencode": "opencode:AGENT",
             "qwen-code": "qwen_code:AGENT",
             "mini-swe-agent": "mini_swe_agent:AGENT",

@@ -97,9 +97,10 @@ class GatewayApp:
             body = await _read_body(rollout, receive)
             held = len(body)
             try:
-                call = _find_retry(dialect, rollout, headers, body)
+                identity = _identity(dialect, route, headers, body)
+                call = _find_retry(rollout, headers, identity)
                 if call is None:
-                    call = _start_call(dialect, route, rollout, headers, body)
+                    call = _start_call(dialect, route, rollout, identity, body)
                     held = 0
             finally:
                 # A started call releases its bytes with its answer.
@@ -167,16 +168,16 @@ def _admitted(rollout: GatewayRollout) -> Iterator[None]:
         rollout.used.callers -= 1
 
 
-def _find_retry(dialect: Dialect, rollout: GatewayRollout, headers: Mapping[str, str], body: bytes) -> Call | None:
+def _find_retry(rollout: GatewayRollout, headers: Mapping[str, str], identity: tuple[str, bytes]) -> Call | None:
     """The call that this request retries, if any."""
     named = "idempotency-key" in headers
     # The SDKs of both providers count their retries in this header.
     tries = headers.get("x-stainless-retry-count", "0")
-    return rollout.find_retry(_identity(dialect, headers, body), repeated=named or tries != "0")
+    return rollout.find_retry(identity, repeated=named or tries != "0")
 
 
 def _start_call(
-    dialect: Dialect, route: Mapping[str, Any], rollout: GatewayRollout, headers: Mapping[str, str], body: bytes
+    dialect: Dialect, route: Mapping[str, Any], rollout: GatewayRollout, identity: tuple[str, bytes], body: bytes
 ) -> Call:
     try:
         try:
@@ -194,13 +195,13 @@ def _start_call(
         log.exception("a request in %s could not be read", dialect.name)
         rollout.count_unreadable()
         raise RequestRefusedError(ErrorKind.BAD_REQUEST, "the body could not be read") from None
-    return rollout.begin(request, _identity(dialect, headers, body), len(body))
+    return rollout.begin(request, identity, len(body))
 
 
-def _identity(dialect: Dialect, headers: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
-    """What identifies a retry: the caller's idempotency key, else the whole body."""
+def _identity(dialect: Dialect, route: Mapping[str, Any], headers: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+    """What identifies a retry: the path, and the caller's idempotency key, else the whole body."""
     key = headers.get("idempotency-key")
-    return dialect.path, body if key is None else b"key " + key.encode()
+    return f"{dialect.path} {route}", body if key is None else b"key " + key.encode()
 
 
 def _encode(dialect: Dialect, rollout: GatewayRollout, request: AgentRequest, call: Call) -> bytes | RequestProblem:

@@ -3,9 +3,10 @@
 import anthropic
 import openai
 import pytest
+from google import genai
 
 from hermes_rl.core.errors import ConfigError, ContextFullError, EndpointError
-from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, RESPONSES, Dialect
+from hermes_rl.gateway.dialects import ANTHROPIC, CHAT, DIALECTS, GOOGLE, RESPONSES, Dialect
 from hermes_rl.gateway.errors import ErrorKind, RequestProblem
 from hermes_rl.gateway.request import BadRequestError
 from tests.support.dialects import Line, told
@@ -35,6 +36,17 @@ CLAUDE: dict[ErrorKind, tuple[type[anthropic.APIStatusError], int, str]] = {
     ErrorKind.SERVER: (anthropic.InternalServerError, 500, "api_error"),
 }
 
+GEMINI: dict[ErrorKind, tuple[type[genai.errors.APIError], int, str]] = {
+    ErrorKind.BAD_REQUEST: (genai.errors.ClientError, 400, "INVALID_ARGUMENT"),
+    ErrorKind.UNAUTHORIZED: (genai.errors.ClientError, 401, "UNAUTHENTICATED"),
+    ErrorKind.NOT_FOUND: (genai.errors.ClientError, 404, "NOT_FOUND"),
+    ErrorKind.CONTEXT_FULL: (genai.errors.ClientError, 400, "INVALID_ARGUMENT"),
+    ErrorKind.TOO_MANY: (genai.errors.ClientError, 429, "RESOURCE_EXHAUSTED"),
+    ErrorKind.TOO_LARGE: (genai.errors.ClientError, 413, "INVALID_ARGUMENT"),
+    ErrorKind.OVERLOADED: (genai.errors.ServerError, 503, "UNAVAILABLE"),
+    ErrorKind.SERVER: (genai.errors.ServerError, 500, "INTERNAL"),
+}
+
 
 @pytest.mark.parametrize("kind", ErrorKind)
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=lambda dialect: dialect.name)
@@ -56,6 +68,15 @@ def test_the_anthropic_sdk_raises_its_own_error(kind: ErrorKind) -> None:
     assert isinstance(body, dict) and body["error"]["type"] == word and "because" in body["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_the_google_sdk_raises_its_own_error(kind: ErrorKind) -> None:
+    error, status, word = GEMINI[kind]
+    with pytest.raises(error) as raised:
+        AGENTS["google"](Line(GOOGLE, [RequestProblem(kind, "because")])).ask("hello")
+    assert (raised.value.code, raised.value.status) == (status, word)
+    assert "because" in str(raised.value.message)
+
+
 def test_a_full_context_is_told_in_openais_words() -> None:
     error = CHAT.refusal(FULL)[1]["error"]
     assert error["code"] == "context_length_exceeded" and error["param"] == "messages"
@@ -65,6 +86,11 @@ def test_a_full_context_is_told_in_openais_words() -> None:
 
 def test_a_full_context_is_told_in_anthropics_words() -> None:
     assert ANTHROPIC.refusal(FULL)[1]["error"]["message"] == "prompt is too long: 9000 tokens > 8192 maximum"
+
+
+def test_a_full_context_is_told_in_googles_words() -> None:
+    message = GOOGLE.refusal(FULL)[1]["error"]["message"]
+    assert message == "The input token count (9000) exceeds the maximum number of tokens allowed (8192)."
 
 
 @each_dialect
@@ -96,6 +122,11 @@ def test_a_stream_that_breaks_off_raises_in_the_openai_sdk(dialect: Dialect) -> 
 def test_a_stream_that_breaks_off_raises_in_the_anthropic_sdk() -> None:
     with pytest.raises(anthropic.APIStatusError, match="gone"):
         AGENTS["anthropic"](Broken(ANTHROPIC, [told("half")]), stream=True).ask("hello")
+
+
+def test_a_stream_that_breaks_off_raises_in_the_google_sdk() -> None:
+    with pytest.raises(genai.errors.APIError, match="gone"):
+        AGENTS["google"](Broken(GOOGLE, [told("half")]), stream=True).ask("hello")
 
 
 class Broken(Line):

@@ -1,14 +1,15 @@
 """Google's Gemini API: POST /v1beta/models/MODEL:generateContent. google_requests.py parses the requests."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hermes_rl.core.trajectory import Usage
-from hermes_rl.gateway.dialects import openai_refusals, sse
-from hermes_rl.gateway.dialects.google_requests import parse_request
+from hermes_rl.gateway.dialects import openai_refusals
+from hermes_rl.gateway.dialects.google_requests import parse_request, signature
 from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
-from hermes_rl.gateway.dialects.reply import AgentReply, answer_id, arguments_object, chunks, seal
+from hermes_rl.gateway.dialects.reply import AgentReply, answer_id, arguments_object, chunks
 from hermes_rl.gateway.errors import ErrorKind, RequestProblem
 from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion
@@ -53,9 +54,9 @@ class Google:
         for choice in completion.choices:
             reply = AgentReply.from_choice(request, choice)
             for part in _text_parts(reply, whole=False):
-                yield sse.data({**head, "candidates": [_candidate(choice.index, [part])]})
+                yield _event({**head, "candidates": [_candidate(choice.index, [part])]})
             last = _candidate(choice.index, _calls(reply), reply.finish)
-            yield sse.data({**head, "candidates": [last], "usageMetadata": _usage(completion.usage)})
+            yield _event({**head, "candidates": [last], "usageMetadata": _usage(completion.usage)})
 
     def refusal(self, problem: RequestProblem) -> tuple[int, dict[str, Any]]:
         code, status = ERROR_FORMATS[problem.kind]
@@ -67,11 +68,16 @@ class Google:
         return code, {"error": {"code": code, "message": message, "status": status}}
 
     def interruption(self, problem: RequestProblem) -> bytes:
-        return sse.data(self.refusal(problem)[1])
+        return _event(self.refusal(problem)[1])
 
     def ping(self) -> bytes:
         # Google's own SDK takes a comment for a broken answer.
-        return sse.data({})
+        return _event({})
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    """In ASCII: Google's SDK ends a line at each separator of Unicode."""
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
 def _head(request: AgentRequest, completion: ChatCompletion) -> dict[str, Any]:
@@ -87,10 +93,10 @@ def _text_parts(reply: AgentReply, *, whole: bool) -> Iterator[dict[str, Any]]:
     """Reasoning and text. The first part of the answer itself carries the reasoning, which agents leave out."""
     for text in [reply.reasoning] if whole and reply.reasoning else chunks(reply.reasoning):
         yield {"text": text, "thought": True}
-    signature = {"thoughtSignature": seal(reply.reasoning)} if reply.reasoning else {}
+    signed = {"thoughtSignature": signature(reply.reasoning)} if reply.reasoning else {}
     for text in [reply.text] if whole and reply.text else chunks(reply.text):
-        yield {"text": text, **signature}
-        signature = {}
+        yield {"text": text, **signed}
+        signed = {}
 
 
 def _calls(reply: AgentReply) -> list[dict[str, Any]]:
@@ -99,14 +105,10 @@ def _calls(reply: AgentReply) -> list[dict[str, Any]]:
         for call in reply.calls
     ]
     if parts and reply.reasoning and not reply.text:
-        parts[0]["thoughtSignature"] = seal(reply.reasoning)
+        parts[0]["thoughtSignature"] = signature(reply.reasoning)
     return parts
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
-    return {
-        "promptTokenCount": prompt,
-        "candidatesTokenCount": completion,
-        "totalTokenCount": prompt + completion,
-    }
+    prompt, answer = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    return {"promptTokenCount": prompt, "candidatesTokenCount": answer, "totalTokenCount": prompt + answer}

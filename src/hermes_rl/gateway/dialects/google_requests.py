@@ -1,31 +1,32 @@
 """Parses requests to Google's Gemini API."""
 
+import base64
+import binascii
+import re
 from typing import Any
 
 from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.gateway.dialects import fields
 from hermes_rl.gateway.dialects.previous_responses import PreviousResponses
-from hermes_rl.gateway.dialects.reply import arguments_text, assistant_message, unseal
+from hermes_rl.gateway.dialects.reply import arguments_text, assistant_message, seal, unseal
 from hermes_rl.gateway.request import AgentRequest, BadRequestError
 
 MODES = {"AUTO": "auto", "ANY": "required", "VALIDATED": "auto", "NONE": "none", "MODE_UNSPECIFIED": "auto"}
-SCHEMAS = ("responseSchema", "responseJsonSchema")
-# Google writes the types of its own schemas in capitals.
-SCHEMA_TYPES = {"STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL"}
+SCHEMAS = {"responseSchema", "responseJsonSchema"}
+_UNDERSCORE = re.compile(r"_([a-z])")
 
 
 def parse_request(body: Any, previous: PreviousResponses | None) -> AgentRequest:
     """Parse a body. `model` and `stream` in it come from the request's path."""
-    body = fields.mapping(body, "body")
+    body = _object(body, "body")
     if body.get("cachedContent") is not None:
         raise BadRequestError("this is not supported with this model", "cachedContent")
-    config = fields.mapping(body.get("generationConfig") or {}, "generationConfig")
-    for name in SCHEMAS:
-        if config.get(name) is not None:
-            # It is not in the prompt, and enforcing it would change the sampling distribution.
-            raise BadRequestError("structured outputs are not supported with this model", f"generationConfig.{name}")
+    config = _object(body.get("generationConfig") or {}, "generationConfig")
+    for name in SCHEMAS & {name for name, value in config.items() if value is not None}:
+        # It is not in the prompt, and enforcing it would change the sampling distribution.
+        raise BadRequestError("structured outputs are not supported with this model", f"generationConfig.{name}")
     tools = [tool for group in fields.read_each(body.get("tools"), "tools", _tools) for tool in group]
-    thinking = fields.mapping(config.get("thinkingConfig") or {}, "generationConfig.thinkingConfig")
+    thinking = _object(config.get("thinkingConfig") or {}, "generationConfig.thinkingConfig")
     return AgentRequest(
         messages=_messages(_system(body.get("systemInstruction")), body.get("contents"), previous),
         tools=tools,
@@ -41,12 +42,18 @@ def parse_request(body: Any, previous: PreviousResponses | None) -> AgentRequest
     )
 
 
+def _object(value: Any, param: str = "") -> dict[str, Any]:
+    """The API takes `max_output_tokens` for `maxOutputTokens`."""
+    read = fields.mapping(value, param)
+    return {_UNDERSCORE.sub(lambda found: found[1].upper(), name): inner for name, inner in read.items()}
+
+
 # --- messages ---
 
 
 def _system(raw: Any) -> list[Message]:
     parts = fields.mapping(raw or {}, "systemInstruction").get("parts")
-    texts = fields.read_each([parts] if isinstance(parts, dict) else parts, "systemInstruction.parts", _part_text)
+    texts = fields.read_each(parts, "systemInstruction.parts", _part_text)
     return [{"role": "system", "content": "\n".join(texts)}] if any(texts) else []
 
 
@@ -62,7 +69,7 @@ def _messages(system: list[Message], raw: Any, previous: PreviousResponses | Non
         else:
             raise BadRequestError(f"expected one of user, model, but got {role!r}", "role")
 
-    fields.read_each([raw] if isinstance(raw, dict) else raw, "contents", take)
+    fields.read_each(raw, "contents", take)
     if len(messages) == len(system):
         raise BadRequestError("contents are not specified", "contents")
     return messages
@@ -74,6 +81,7 @@ def _user(sent: dict[str, Any], before: list[Message]) -> list[Message]:
     messages: list[Message] = []
 
     def take(part: dict[str, Any]) -> None:
+        part = _object(part)
         if "functionResponse" in part:
             messages.append(fields.read_object(part["functionResponse"], "functionResponse", result))
         elif messages and messages[-1]["role"] == "user":
@@ -84,13 +92,12 @@ def _user(sent: dict[str, Any], before: list[Message]) -> list[Message]:
     def result(response: dict[str, Any]) -> Message:
         name, sent_id = fields.name(response.get("name"), "name"), fields.optional_text(response.get("id"), "id")
         # Without an id it is the result of the first call of that name which has none yet.
-        call = next((call for call in calls if call["id"] == sent_id or (not sent_id and _name(call) == name)), None)
-        if call is not None:
-            calls.remove(call)
-        elif not sent_id:
+        known = sent_id or next((call["id"] for call in calls if call["function"]["name"] == name), None)
+        if known is None:
             raise BadRequestError(f"no call of {name!r} precedes its result", "name")
+        calls[:] = [call for call in calls if call["id"] != known]
         content = _result_text(fields.mapping(response.get("response") or {}, "response"))
-        return {"role": "tool", "tool_call_id": sent_id or (call or {})["id"], "content": content}
+        return {"role": "tool", "tool_call_id": known, "content": content}
 
     fields.read_each(sent.get("parts"), "parts", take)
     if not messages:
@@ -103,7 +110,8 @@ def _assistant(sent: dict[str, Any], before: list[Message], previous: PreviousRe
     sealed: list[str] = []
 
     def take(part: dict[str, Any]) -> None:
-        reasoning = unseal(part.get("thoughtSignature"))
+        part = _object(part)
+        reasoning = _signed(part.get("thoughtSignature"))
         if reasoning:
             sealed.append(reasoning)
         if part.get("thought"):
@@ -125,10 +133,6 @@ def _assistant(sent: dict[str, Any], before: list[Message], previous: PreviousRe
     return assistant_message("".join(texts), "".join(sealed or thoughts), calls)
 
 
-def _name(call: dict[str, Any]) -> str:
-    return str(call["function"]["name"])
-
-
 def _part_text(part: dict[str, Any]) -> str:
     """The text of a part; the policy can only read text."""
     if "text" not in part:
@@ -138,17 +142,28 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def _result_text(response: dict[str, Any]) -> str:
-    """A result as the text that its function returned; anything else as JSON."""
-    for name in ("output", "result"):
-        if set(response) == {name} and isinstance(response[name], str):
-            return str(response[name])
-    return arguments_text(response)
+    """The text that a function returned; anything else as JSON."""
+    only = response.get("output") if len(response) == 1 else None
+    return only if isinstance(only, str) else arguments_text(response)
+
+
+def signature(reasoning: str) -> str:
+    """Our token for reasoning, in base64, which Google's SDK demands."""
+    return base64.b64encode(seal(reasoning).encode()).decode()
+
+
+def _signed(token: Any) -> str | None:
+    try:
+        return unseal(base64.urlsafe_b64decode(str(token).replace("+", "-").replace("/", "_")).decode())
+    except (binascii.Error, ValueError):
+        return None
 
 
 # --- tools ---
 
 
 def _tools(group: dict[str, Any]) -> list[dict[str, Any]]:
+    group = _object(group)
     for name in group:
         if name != "functionDeclarations":
             raise BadRequestError("this is not supported with this model; declare a function", name)
@@ -156,32 +171,29 @@ def _tools(group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tool(declared: dict[str, Any]) -> dict[str, Any]:
+    declared = _object(declared)
     if declared.get("parametersJsonSchema") is not None:
         return fields.function(declared, "parametersJsonSchema")
     return fields.function({**declared, "parameters": _json_schema(declared.get("parameters"))})
 
 
 def _json_schema(schema: Any) -> Any:
-    """Google's own schema as a JSON schema: types are in lower case."""
+    """Google's own schema as a JSON schema: it writes types in capitals."""
     if isinstance(schema, list):
         return [_json_schema(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    kind = schema.get("type")
-    lower = {"type": kind.lower()} if isinstance(kind, str) and kind in SCHEMA_TYPES else {}
-    return {**{name: _json_schema(inner) for name, inner in schema.items()}, **lower}
+    read = {name: _json_schema(inner) for name, inner in schema.items()}
+    return {**read, "type": read["type"].lower()} if isinstance(read.get("type"), str) else read
 
 
 def _choice(raw: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any] | None:
-    config = fields.mapping(raw or {}, "toolConfig").get("functionCallingConfig")
-    if config is None:
+    config = _object(_object(raw or {}, "toolConfig").get("functionCallingConfig") or {}, "functionCallingConfig")
+    mode = fields.optional_text(config.get("mode"), "functionCallingConfig.mode")
+    if mode is None:
         return None
-    param = "toolConfig.functionCallingConfig"
-    config = fields.mapping(config, param)
-    mode = fields.optional_text(config.get("mode"), f"{param}.mode") or "AUTO"
     if mode not in MODES:
-        raise BadRequestError(f"expected one of {', '.join(MODES)}, but got {mode!r}", f"{param}.mode")
-    allowed = fields.texts(config.get("allowedFunctionNames"), f"{param}.allowedFunctionNames")
-    if mode == "ANY" and len(allowed) == 1:
-        return fields.chosen_tool(allowed[0], tools, f"{param}.allowedFunctionNames")
-    return MODES[mode]
+        raise BadRequestError(f"expected one of {', '.join(MODES)}, but got {mode!r}", "functionCallingConfig.mode")
+    allowed = fields.texts(config.get("allowedFunctionNames"), "functionCallingConfig.allowedFunctionNames")
+    one = mode == "ANY" and len(allowed) == 1
+    return fields.chosen_tool(allowed[0], tools, "allowedFunctionNames") if one else MODES[mode]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hermes_rl.core.messages import Message, ToolCall
-from hermes_rl.gateway.dialects.reply import AgentReply, answer_id
+from hermes_rl.gateway.dialects.reply import AgentReply, answer_id, arguments_object
 from hermes_rl.gateway.request import AgentRequest
 from hermes_rl.inference.completion import ChatCompletion
 
@@ -50,6 +50,6 @@ class PreviousResponses:
         for response in self._answers.values():
             if len(response.messages) == len(before) + 1 and list(response.messages[:-1]) == before:
                 for call in map(ToolCall.from_raw, response.answer.get("tool_calls") or ()):
-                    if (call.name, call.arguments) == (name, arguments):
+                    if (call.name, arguments_object(call.arguments)) == (name, arguments_object(arguments)):
                         return call.id
         return None

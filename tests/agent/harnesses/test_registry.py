@@ -49,7 +49,7 @@ def test_every_package_is_pinned(agent: Agent) -> None:
     assert agent.pip
 
 
-@pytest.mark.parametrize("name", ["claude-code", "opencode", "qwen-code"])
+@pytest.mark.parametrize("name", ["claude-code", "gemini-cli", "opencode", "qwen-code"])
 def test_every_package_of_npm_is_pinned_by_its_hash_and_no_line_names_an_address(name: str) -> None:
     agent = get_agent(name)
     packages = json.loads(agent.npm)["packages"]

@@ -54,6 +54,8 @@ def test_the_official_clients_find_the_gateway_by_themselves() -> None:
         "OPENAI_API_KEY": "sk-rl-1",
         "ANTHROPIC_BASE_URL": "http://127.0.0.1:5",
         "ANTHROPIC_API_KEY": "sk-rl-1",
+        "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:5",
+        "GEMINI_API_KEY": "sk-rl-1",
     }
 
 

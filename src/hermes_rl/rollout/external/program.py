@@ -31,6 +31,8 @@ CLIENT_VARIABLES = {
     "OPENAI_API_KEY": "{key}",
     "ANTHROPIC_BASE_URL": "{origin}",
     "ANTHROPIC_API_KEY": "{key}",
+    "GOOGLE_GEMINI_BASE_URL": "{origin}",
+    "GEMINI_API_KEY": "{key}",
 }
 
 

@@ -215,7 +215,7 @@ def google_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] 
             if not contents or contents[-1]["role"] == "model":
                 contents.append({"role": "user", "parts": []})
             call, text = message.get("tool_call_id"), message["content"]
-            result = {"functionResponse": {"id": call, "name": names.get(call, ""), "response": {"output": text}}}
+            result = {"functionResponse": {"id": call, "name": names.get(str(call), ""), "response": {"output": text}}}
             contents[-1]["parts"].append({"text": text} if call is None else result)
     body: dict[str, Any] = {"model": "m", "contents": contents}
     body["generationConfig"] = {"thinkingConfig": {"includeThoughts": True}}

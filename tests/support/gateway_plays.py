@@ -16,6 +16,7 @@ import aiohttp
 import anthropic
 import openai
 import uvloop
+from google import genai
 
 from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.core.trajectory import Rollout
@@ -31,7 +32,7 @@ from hermes_rl.inference.tokens.factory import chat_format
 from hermes_rl.inference.tokens.tokenizer import load_tokenizer
 from hermes_rl.store.records import group_from_record
 from tests.support.dialects import BODIES, LOOK
-from tests.support.sdk_agents import AGENTS, Agent, AnthropicAgent, ChatAgent, Heard, ResponsesAgent
+from tests.support.sdk_agents import AGENTS, Agent, AnthropicAgent, ChatAgent, GoogleAgent, Heard, ResponsesAgent
 
 SYSTEM = "You have a tool named look. It looks somewhere."
 SEEN = (("moon", 417), ("green", 902), ("silver", 358), ("stone", 264))
@@ -282,6 +283,10 @@ class _Way:
         client = anthropic.Anthropic(base_url=self._url, api_key=self._key, max_retries=0, timeout=SECONDS)
         return self._held.enter_context(client)
 
+    def google(self) -> genai.Client:
+        options = genai.types.HttpOptions(base_url=self._url, timeout=int(SECONDS * 1000))
+        return self._held.enter_context(genai.Client(api_key=self._key, http_options=options))
+
     def __enter__(self) -> Self:
         return self
 
@@ -300,14 +305,16 @@ def _converse(way: tuple[str, bool], opened: dict[str, Any]) -> tuple[Heard, ...
                 agent.give(call, RESULT)
             if heard[0].calls:
                 heard.append(agent.go_on())
-        except (openai.APIError, anthropic.APIError):
+        except (openai.APIError, anthropic.APIError, genai.errors.APIError):
             # The record of the rollout has to say why.
             pass
     return tuple(heard)
 
 
 def _with_history(
-    kind: type[ChatAgent] | type[ResponsesAgent] | type[AnthropicAgent], provider: _Way, streamed: bool
+    kind: type[ChatAgent] | type[ResponsesAgent] | type[AnthropicAgent] | type[GoogleAgent],
+    provider: _Way,
+    streamed: bool,
 ) -> Agent:
     body = BODIES[kind.dialect.name](HISTORY)
     if issubclass(kind, ResponsesAgent):
@@ -318,6 +325,10 @@ def _with_history(
         messages = kind(provider, stream=streamed, system=body["system"])
         messages.messages = body["messages"]
         return messages
+    if issubclass(kind, GoogleAgent):
+        contents = kind(provider, stream=streamed, system_instruction=body.get("systemInstruction"))
+        contents.contents = body["contents"]
+        return contents
     chat = kind(provider, stream=streamed)
     chat.messages = body["messages"]
     return chat

@@ -151,8 +151,8 @@ def test_packages_beside_a_ready_made_agent_are_refused(installed: Path) -> None
 def test_packages_bring_an_agent_of_the_agent_client_protocol(installed: Path) -> None:
     config = HermesAgentEnvConfig(agent_command="agent:acp my-agent {model}", agent_packages=["b", "a"])
     command = Program.from_config(config).shell_command(MARKS)
-    assert command.startswith("export PATH=/agent/bin:$PATH; cat > /tmp/acp_client.py <<'END_OF_CLIENT'\n")
-    assert command.endswith("\nEND_OF_CLIENT\nexec python3 /tmp/acp_client.py my-agent tiny")
+    assert command.startswith("export PATH=/agent/bin:$PATH; exec python3 -I -c \"$(cat <<'END_OF_CLIENT'\n")
+    assert command.endswith('\nEND_OF_CLIENT\n)" my-agent tiny')
     assert Program.from_config(config).folder == installed / packages_agent(["a", "b"]).folder_name
 
 

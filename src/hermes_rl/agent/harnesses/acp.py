@@ -16,7 +16,8 @@ AGENT = Agent(
     about="any agent that speaks the Agent Client Protocol: agent:acp COMMAND",
     licence="the agent's",
     dialect="any",
-    command=f"cat > /tmp/acp_client.py <<'END_OF_CLIENT'\n{CLIENT}END_OF_CLIENT\nexec python3 /tmp/acp_client.py",
+    # Not through a file: rollouts on the backend `local` share /tmp. -I: modules of the task are not imported.
+    command=f"exec python3 -I -c \"$(cat <<'END_OF_CLIENT'\n{CLIENT}END_OF_CLIENT\n)\"",
     env={"PROMPT_FILE": "{prompt_file}"},
     takes_arguments=True,
 )

@@ -17,13 +17,13 @@ from hermes_rl.cli.last import GroupsFile, run_reference, targets_with_last
 from hermes_rl.cli.run.live import exit_code as run_exit_code
 from hermes_rl.cli.run.start_options import add_limits, build_run
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.exit_codes import LIMIT_REACHED
 from hermes_rl.environment import command, estimate
-from hermes_rl.environment.command import LIMIT_REACHED, exit_code, limit_fields
+from hermes_rl.environment.command import exit_code, limit_fields
 from hermes_rl.environment.estimate import Estimate, confirm_if_large
 from hermes_rl.environment.last_output import last_output, named_path, note_output
 from hermes_rl.environment.resolve_config import Settings
 from hermes_rl.inference.config import APIServerConfig
-from hermes_rl.orchestration.reconciler import unit
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from tests.cli.test_command import on_model, writes_the_word
 from tests.support.recorded_runs import run_file
@@ -153,7 +153,7 @@ def test_the_exit_code_tells_a_limit_from_a_failure(result: Mapping[str, Any], c
 
 def test_a_limit_has_one_exit_code_everywhere() -> None:
     stopped = {"status": "stopped", "reason": "limit reached: 2.0 of 2 minutes"}
-    assert run_exit_code(stopped) == LIMIT_REACHED == unit.LIMIT_REACHED == 3
+    assert run_exit_code(stopped) == LIMIT_REACHED == 3
     assert run_exit_code({"status": "stopped", "reason": "stopped by request"}) == 0
 
 

@@ -31,6 +31,7 @@ from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async, run_click, show_error
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, HermesRLError
+from hermes_rl.core.exit_codes import LIMIT_REACHED
 from hermes_rl.core.file_lock import exclusive_lock
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.shutdown import StopSignal
@@ -59,8 +60,6 @@ MAX_UNSCORED = 0.1
 # What `process` makes unless told, and the default of total_steps, which is that of Atropos.
 GROUPS = 10
 TRAINING_STEPS = HermesAgentEnvConfig.model_fields["total_steps"].default
-# Exit code of a command that a limit ended: 0 is success, 1 a failure, 2 a wrong configuration.
-LIMIT_REACHED = 3
 
 
 def run_command(environment: type[Environment], arguments: list[str] | None = None) -> int:

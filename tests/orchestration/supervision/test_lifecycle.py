@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED, UnitState
+from hermes_rl.core.exit_codes import LIMIT_REACHED
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import ComponentObservation
 from hermes_rl.orchestration.supervision.lifecycle import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.output import echo
 from hermes_rl.console.panel import Panel, format_counts
-from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED
+from hermes_rl.core.exit_codes import LIMIT_REACHED
 from hermes_rl.orchestration.supervision.lifecycle import LIMIT_REASON
 
 if TYPE_CHECKING:

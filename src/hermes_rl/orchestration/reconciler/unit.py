@@ -9,11 +9,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-BAD_CONFIGURATION = 2
-"""The exit status of a command that rejects its configuration."""
-LIMIT_REACHED = 3
-"""The exit status of a command that a limit of tokens, cost or time ended."""
-
 
 class UnitState(StrEnum):
     WAITING = "waiting"

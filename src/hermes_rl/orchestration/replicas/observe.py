@@ -6,9 +6,8 @@ for too long, or its start was never confirmed.
 
 from dataclasses import replace
 
+from hermes_rl.core.exit_codes import BAD_CONFIGURATION, LIMIT_REACHED
 from hermes_rl.orchestration.reconciler.unit import (
-    BAD_CONFIGURATION,
-    LIMIT_REACHED,
     UnitState,
     after_failure,
     after_ready,

@@ -6,9 +6,8 @@ Always true: pure functions; a configuration error on the first start is not ret
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hermes_rl.core.exit_codes import BAD_CONFIGURATION, LIMIT_REACHED
 from hermes_rl.orchestration.reconciler.unit import (
-    BAD_CONFIGURATION,
-    LIMIT_REACHED,
     Unit,
     UnitState,
     after_failure,

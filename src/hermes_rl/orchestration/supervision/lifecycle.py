@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hermes_rl.orchestration.reconciler.unit import LIMIT_REACHED, UnitState
+from hermes_rl.core.exit_codes import LIMIT_REACHED
+from hermes_rl.orchestration.reconciler.unit import UnitState
 from hermes_rl.orchestration.run_state import Phase
 from hermes_rl.orchestration.supervision.component import (
     Component,

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import tarfile
@@ -70,6 +71,18 @@ def test_recorded_logprobs_are_those_of_the_trainer(training: TinyTraining) -> N
     for sequence in drawn.sequences:
         scored = sampler.compute_logprobs(types.ModelInput.from_ints([*PROMPT, *sequence.tokens])).result()
         assert np.allclose(np.array(scored[len(PROMPT) :], float), np.array(sequence.logprobs), atol=NOISE)
+
+
+def test_requests_that_arrive_together_are_sampled_together(skyrl_engine: SkyrlEngine, training: TinyTraining) -> None:
+    sampler = training.service.create_sampling_client(model_path=training.save_sampler())
+    size = skyrl_engine.log.stat().st_size
+    first = types.ModelInput.from_ints(PROMPT * 4)
+    # It compiles for this length, which takes seconds; so the engine waits a little before the next batch.
+    sampler.sample(first, 1, types.SamplingParams(max_tokens=40, seed=0)).result()
+    drawn = [sampler.sample(first, 1, types.SamplingParams(max_tokens=40, seed=seed)) for seed in range(4)]
+    assert all(each.result().sequences for each in drawn)
+    log = skyrl_engine.log.read_bytes()[size:].decode()
+    assert re.findall(r"process_batch_requests\(sample, n=(\d+)\)", log) == ["1", "4"]
 
 
 def test_a_restored_state_goes_on_exactly_where_it_was_saved(training: TinyTraining) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import skyrl.tinker.engine as upstream
@@ -33,11 +33,23 @@ IDLE_S = 1.0
 KEEP_RESULTS_S = 1800
 # The SDK sends a heartbeat every 10 s.
 MISSED_TWO_BEATS_S = 25
+# A batch of one sample takes as long as one of many, so requests that arrive together are sampled together. The wait
+# for the others is this share of the last batch's time, with a limit.
+GATHER_SHARE = 0.03
+GATHER_S = 0.5
+
+
+class PendingRequests(NamedTuple):
+    backward: dict[str, Any]
+    forward: dict[str, Any]
+    samples: dict[str, Any]
+    others: dict[str, Any]
 
 
 class SkyRLEngine(upstream.TinkerEngine):  # type: ignore[misc]
     config: Any
     _last_cleanup_time: float
+    _gather_s: float = GATHER_S
 
     def run(self, ready: Path) -> None:
         """Run forever. Writes this process id to `ready` once requests are taken."""
@@ -52,18 +64,29 @@ class SkyRLEngine(upstream.TinkerEngine):  # type: ignore[misc]
 
     def take_requests(self) -> None:
         """Execute all pending requests in SkyRL's order: passes, samples, then requests that change weights."""
+        found = self._pending_requests()
+        if found.samples and not found.backward and not found.forward:
+            time.sleep(self._gather_s)
+            found = self._pending_requests()
+        self.process_batch_requests(found.backward, self.process_forward_backward, "forward_backward")
+        self.process_batch_requests(found.forward, self.process_forward, "forward")
+        began = time.monotonic()
+        self.process_batch_requests(found.samples, self.process_sample, "sample")
+        if found.samples:
+            self._gather_s = min(GATHER_S, GATHER_SHARE * (time.monotonic() - began))
+        self.process_single_requests(found.others)
+
+    def _pending_requests(self) -> PendingRequests:
         with Session(self.db_engine) as session:
             # One snapshot for all four queries: otherwise a step that arrives together with its gradients, between
             # two SELECTs, would run without them.
             session.connection().exec_driver_sql("BEGIN")
-            backward = self.find_batchable_model_passes(session, types.RequestType.FORWARD_BACKWARD)
-            forward = self.find_batchable_model_passes(session, types.RequestType.FORWARD)
-            samples = self.find_batchable_sample(session)
-            others = self.find_single_requests(session)
-        self.process_batch_requests(backward, self.process_forward_backward, "forward_backward")
-        self.process_batch_requests(forward, self.process_forward, "forward")
-        self.process_batch_requests(samples, self.process_sample, "sample")
-        self.process_single_requests(others)
+            return PendingRequests(
+                backward=self.find_batchable_model_passes(session, types.RequestType.FORWARD_BACKWARD),
+                forward=self.find_batchable_model_passes(session, types.RequestType.FORWARD),
+                samples=self.find_batchable_sample(session),
+                others=self.find_single_requests(session),
+            )
 
     def _complete_futures(self, results: dict[str, Any]) -> None:
         now = datetime.now(UTC)

@@ -117,6 +117,7 @@ async def test_rewards_of_v0_packages_are_those_of_verifiers(
     assert ours == [(one["reward"], one["metrics"]) for one in own_v0[package]]
 
 
+@pytest.mark.timeout(960)  # two minutes of CPU, since the evaluation installs its program
 async def test_rewards_of_v1_packages_are_those_of_verifiers(v1: Path, uv: Path, tmp_path: Path) -> None:
     ours: dict[str, Any] = {}
     prompts: dict[str, str] = {}

@@ -221,6 +221,11 @@ SAMPLERS = ExtensionKind(
         {"in_order": "sampler:InOrder", "uniform": "sampler:Uniform", "by_difficulty": "sampler:ByDifficulty"},
     ),
 )
+GROUP_STRATEGIES = ExtensionKind(
+    "group_strategies",
+    "group strategy",
+    _below("rollout", {"flat": "group_strategy:FlatGroup", "tree": "tree_group:TreeGroup"}),
+)
 OBJECTIVES = ExtensionKind(
     "objectives",
     "objective",
@@ -257,6 +262,7 @@ AGENTS = ExtensionKind(
             "codex": "codex:AGENT",
             "gemini-cli": "gemini_cli:AGENT",
             "opencode": "opencode:AGENT",
+            "openhands": "openhands:AGENT",
             "qwen-code": "qwen_code:AGENT",
             "mini-swe-agent": "mini_swe_agent:AGENT",
             "aider": "aider:AGENT",
@@ -271,6 +277,24 @@ SINKS = ExtensionKind(
     _below("sinks", {"wandb": "wandb_sink:WandbSink", "trackio": "trackio_sink:TrackioSink"}),
     extras={"wandb": "wandb", "trackio": "trackio"},
 )
+AUDITS = ExtensionKind(
+    "audits",
+    "audit",
+    _below("rewards", {"signatures": "cheat_signatures:audit_signatures"}),
+    special=("auto", "off"),
+)
 # Bundled ones are files. `hermes-rl env list` reads those, and the files of installed ones, without importing them.
 ENVIRONMENTS = ExtensionKind("environments", "environment", {})
-KINDS = (ENVIRONMENTS, SANDBOX_BACKENDS, PARSERS, TOOLSETS, SAMPLERS, OBJECTIVES, ADVANTAGES, AGENTS, SINKS)
+KINDS = (
+    ENVIRONMENTS,
+    SANDBOX_BACKENDS,
+    PARSERS,
+    TOOLSETS,
+    SAMPLERS,
+    GROUP_STRATEGIES,
+    OBJECTIVES,
+    ADVANTAGES,
+    AGENTS,
+    SINKS,
+    AUDITS,
+)

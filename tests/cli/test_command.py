@@ -89,7 +89,18 @@ def test_a_misspelt_command_gets_a_suggestion() -> None:
 def test_the_help_of_a_verb_loads_only_what_it_prints() -> None:
     # These list the fields of a pydantic model; the second ones those of an environment's, too.
     described = {"gateway", "trainer"}
-    environments = {"audit", "evaluate", "forecast", "fork", "process", "replay", "rescore", "serve", "validate"}
+    environments = {
+        "audit",
+        "evaluate",
+        "forecast",
+        "fork",
+        "process",
+        "redteam",
+        "replay",
+        "rescore",
+        "serve",
+        "validate",
+    }
     heavy = {"aiohttp", "fastapi", "numpy", "rich", "hermes_rl.environment.base"}
     assert modules_loaded_by(*([verb, "--help"] for verb in described)).isdisjoint(heavy)
     others = modules_loaded_by(

@@ -19,6 +19,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "hermes_rl"
 SHELLS = {"/bin/sh", "sh", "bash"}
 # Uses of sys.executable outside `python_command`, and why each is right.
 OWN_USES = {
+    "agent/harnesses/interpreters.py": "the path of an interpreter for `python_command`",
     "core/child_python.py": "the helper itself",
     "core/process_guard.py": "imports nothing of the package; passes -I",
     "interop/verifiers/packages.py": "makes a virtual environment; passes -I",

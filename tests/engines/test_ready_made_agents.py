@@ -82,6 +82,12 @@ async def test_mini_swe_agent_does_the_task(tmp_path: Path) -> None:
     await does_the_task("mini-swe-agent", lambda _, turn: answers[turn], tmp_path)
 
 
+async def test_openhands_does_the_task(tmp_path: Path) -> None:
+    finish = call("finish", message="Done.")
+    answers = [call("terminal", command=COMMAND, security_risk="LOW", summary="Write the word"), finish]
+    await does_the_task("openhands", lambda _, turn: answers[turn], tmp_path)
+
+
 async def test_aider_does_the_task_with_edits_in_text(tmp_path: Path) -> None:
     await does_the_task("aider", lambda *_: f"out.txt\n```\n{WORD}\n```\n", tmp_path)
 

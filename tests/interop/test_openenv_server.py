@@ -1,9 +1,15 @@
-"""Servers of openenv 0.10, started as programs: one with an MCP tool, and the one that `openenv init` writes."""
+"""openenv 0.10, both ways: its servers started as programs, and its clients on our server.
 
+The servers are one with an MCP tool, and the one that `openenv init` writes.
+"""
+
+import json
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +70,36 @@ async def test_the_environment_that_openenv_init_writes_is_played(python: Path, 
     assert rollout.tool_uses[1].error is not None
     assert rollout.score is not None
     assert rollout.score > 0
+
+
+@pytest.mark.parametrize("by", ["steps", "tools"])
+def test_the_clients_of_openenv_play_our_environment_to_its_end(python: Path, by: str) -> None:
+    done = ["submit_answer", {"text": "done"}]
+    words = ["apple", "river"]
+    plays: list[dict[str, Any]] = [
+        {"client": by, "seed": seed, "calls": [["terminal", {"command": f"echo {word} > out.txt"}], done]}
+        for seed, word in enumerate(words)
+    ]
+    plays.append({"client": by, "seed": 2, "calls": [done]})
+    command = [sys.executable, "-m", "hermes_rl", "env", "serve", "terminal_test", "--openenv", "--json"]
+    command += ["--env.max_agent_turns", "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            played = subprocess.run(
+                [python, HERE / "fixtures" / "openenv" / "play.py", url],
+                input=json.dumps(plays),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                timeout=300,
+            )
+        finally:
+            server.terminate()
+    assert server.returncode == 0
+    ends = json.loads(played.stdout)
+    assert [(reward, done) for _, _, reward, done, _ in ends] == [(1.0, True), (1.0, True), (0.0, True)]
+    assert [steps for *_, steps in ends] == [2, 2, 1]
+    assert {"terminal", "submit_answer"} <= set(ends[0][0])
+    assert all(shown == "The episode is over." for _, shown, *_ in ends)

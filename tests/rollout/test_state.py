@@ -9,9 +9,9 @@ import pytest
 
 from hermes_rl import AgentResult, HermesAgentBaseEnv, Message, Reward, StopReason, ToolContext, ToolSession, tool
 from hermes_rl.core.trajectory import Group, Rollout, StepReward, TurnState
-from hermes_rl.evaluation.replay import recorded_result
 from hermes_rl.evaluation.rescore import RescoreStats, rescore_groups
 from hermes_rl.rollout.group import run_group
+from hermes_rl.rollout.replay import recorded_result
 from hermes_rl.rollout.rollout import prompt_of
 from tests.support.environments import opened
 from tests.support.scripted_model import Calls, Reply, ScriptedModel, Text, always

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hermes_rl.core.trajectory import Group
+from hermes_rl.core.trajectory import AuditedReward, Group, Rollout
 from hermes_rl.extensions import OBJECTIVES
 from hermes_rl.store.codec import encode
 from hermes_rl.training.batch import ExclusionReason, TrainingBatch, training_batch
@@ -265,3 +265,37 @@ def test_the_divergence_from_a_reference_is_shown_where_there_is_one() -> None:
 def test_without_a_reference_there_is_no_divergence_from_it() -> None:
     made = batch(PAIR)
     assert "kl/reference_k1" not in after(made, shifted(made, 0.0))
+
+
+def audited(score: float, by: float | None) -> Rollout:
+    error = "raised" if by is None else None
+    return rollout(score, ".#", audit=AuditedReward(by, error=error))
+
+
+def test_the_audit_gap_is_trained_minus_audited_reward_with_groups_as_independent() -> None:
+    # Eight groups with a gap of 1 each: Clopper-Pearson's lower end of 8 out of 8 is 0.025 ** (1 / 8).
+    groups = [group(audited(1.0, 0.0), rollout(0.0, ".#")) for _ in range(8)]
+    measures = before(*groups)
+    assert {name: value for name, value in measures.items() if name.startswith("audit/")} == pytest.approx(
+        {
+            "audit/gap": 1.0,
+            "audit/gap_low": 0.025 ** (1 / 8),
+            "audit/gap_high": 1.0,
+            "audit/rollouts": 8.0,
+            "audit/errors": 0.0,
+        }
+    )
+    # Two audited rollouts of one group say less than those of two groups.
+    pair = before(group(audited(1.0, 0.0), audited(1.0, 0.0)))
+    assert pair["audit/gap_low"] == pytest.approx(0.025)
+
+
+def test_a_failed_audit_is_counted_and_in_no_gap() -> None:
+    measures = before(group(audited(1.0, 0.5), audited(1.0, None)))
+    assert (measures["audit/gap"], measures["audit/rollouts"], measures["audit/errors"]) == (0.5, 1.0, 1.0)
+    only = before(group(audited(1.0, None), rollout(0.0, ".#")))
+    assert (only["audit/errors"], "audit/gap" in only) == (1.0, False)
+
+
+def test_a_run_without_audits_has_no_audit_metrics() -> None:
+    assert not [name for name in before(PAIR) if name.startswith("audit/")]

@@ -11,6 +11,7 @@ import pytest
 
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.shutdown import StopSignal
+from hermes_rl.core.trajectory import AuditedReward
 from hermes_rl.sinks.metrics_file import read_metrics
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import EngineError
@@ -20,6 +21,7 @@ from hermes_rl.training.run import RunCallbacks, run_training
 from hermes_rl.training.run_folder import RunFolder
 from hermes_rl.training.trainer import COMPLETE, RunFailedError
 from tests.api.client.running_api import RunningApi, running_api
+from tests.store.database.making import make_group, make_rollout
 from tests.support.chat_models import chat_model
 from tests.support.training_engine import Engines
 from tests.training.training_run import fill
@@ -235,3 +237,20 @@ async def test_a_beginning_that_was_wrong_can_be_given_again(scene: Scene, first
 async def test_weights_that_the_engine_lacks_fail_the_run_with_a_way_out(scene: Scene, first: Scene) -> None:
     with pytest.raises(ConfigError, match=r"http://engine has no tinker://gone/weights/x; use the engine"):
         await second(scene, "tinker://gone/weights/x").run()
+
+
+async def test_a_run_whose_audit_gap_exceeds_its_limit_stops_with_the_reason(scene: Scene, api: RunningApi) -> None:
+    audited = tuple(make_rollout(at, score=float(at), audit=AuditedReward(at - 1.0)) for at in range(2))
+    environment = await api.store.register_environment("audited")
+    for _ in range(7):
+        await api.store.add(environment.id, make_group(rollouts=audited))
+    limits = {"max_audit_gap": 0.1, "audit_gap_steps": 2, "total_steps": 9, "batch_size": 4, "max_staleness": 9}
+    scene.settings = scene.settings.model_copy(update=limits)
+    # A batch takes a group of each environment while it can: three batches have one audited group, whose low is 0.025.
+    result = await scene.run(stay=True)
+    assert (result["step"], result["ended"]) == (5, result["limit"])
+    assert "audit gap +1.000 at step 5, at least +0.158 with 95% confidence" in result["limit"]
+    state = scene.folder.read_state()
+    assert (state["state"], state["limit"], state["step"]) == ("stopped", result["limit"], 5)
+    with scene.folder.acquire(scene.settings):
+        assert scene.folder.read_state()["limit"] is None

@@ -224,3 +224,12 @@ def test_what_has_no_item_in_common_is_not_tested(tmp_path: Path) -> None:
 
 def _whole(ask: Asking, name: str) -> bool:
     return ask(f"/api/s/{name}")["indexing"] is None
+
+
+def test_the_audit_gap_has_its_measured_interval() -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": 1, "audit/gap": 0.5, "audit/gap_low": 0.25, "audit/gap_high": 0.75},
+        {"step": 2},
+    ]
+    told = curve(MetricRows(rows, rows, 1))
+    assert told["bands"] == {"audit/gap": {"low": [0.25, None], "high": [0.75, None]}}

@@ -14,6 +14,7 @@ from hermes_rl.store.database.store import open_store
 from hermes_rl.store.records import write_document
 from hermes_rl.training.checkpoints import Checkpoint, Lineage
 from hermes_rl.viewer.responses.conversation import messages_page
+from hermes_rl.viewer.responses.rollout import rollout_detail
 from hermes_rl.viewer.sources.source import DEVIATION
 from tests.store.database.making import add_groups, with_trainer
 from tests.support.recorded_runs import make_run, run_file
@@ -71,6 +72,19 @@ def test_a_rollout_shows_its_notes_its_seat_and_why_it_ended(tmp_path: Path) -> 
     assert (told["seat"], told["end_reason"], told["step_reward"]) == ("buyer", "won", pytest.approx(0.9))
 
 
+@pytest.mark.parametrize(
+    ("audit", "notes"),
+    [
+        (None, []),
+        ({"score": 0.0, "notes": {"why": "copied"}}, [("audit", "score 0"), ("audit: why", "copied")]),
+        ({"score": None, "error": "raised ValueError"}, [("audit", "raised ValueError")]),
+    ],
+)
+def test_a_rollout_shows_what_its_audit_said(audit: Any, notes: list[tuple[str, str]]) -> None:
+    told = rollout_detail({"messages": [], "audit": audit})
+    assert [(note["name"], note["text"]) for note in told["notes"]] == notes
+
+
 def test_the_advantage_is_relative_to_the_rollouts_that_count_in_the_baseline(tmp_path: Path) -> None:
     rows = [rollout(0, 1.0), rollout(1, 0.0), rollout(2, None), rollout(3, 1.0, withheld="no_tokens")]
     with viewing(write_lines(tmp_path / "g.jsonl", group(0, *rows))) as ask:
@@ -90,6 +104,15 @@ def test_each_seat_is_compared_with_itself(tmp_path: Path) -> None:
             "1-2": -1.0,
             "1-3": 1.0,
         }
+
+
+def test_a_branch_is_compared_with_those_that_share_its_turns(tmp_path: Path) -> None:
+    """The example of docs/decisions/0029-tree-groups.md: the last turns of a root, another root, and two branches."""
+    at: dict[str, Any] = {"branch": {"rollout": 0, "turn": 2}}
+    rows = [rollout(0, 1.0), rollout(1, 0.0), rollout(2, 0.0, **at), rollout(3, 0.5, **at)]
+    with viewing(write_lines(tmp_path / "g.jsonl", group(0, *rows))) as ask:
+        told = ask(f"/api/s/{ask.source()}/groups/1")["advantages"]
+    assert told == {name: pytest.approx(value) for name, value in zip(told, [0.5, -0.25, -0.5, 0.0], strict=True)}
 
 
 @pytest.mark.parametrize(

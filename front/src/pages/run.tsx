@@ -20,6 +20,7 @@ const OTHERS: [string, string[]][] = [
   ["Entropy", ["entropy"]],
   ["KL divergence, sampler to trainer", ["kl/sample_train_k3", "kl/sample_train_k1"]],
   ["Seconds per step", ["time/step"]],
+  ["Audit gap, trained minus audited reward", ["audit/gap"]],
 ];
 
 export function Learning({ id }: { id: string }): JSX.Element {
@@ -91,11 +92,11 @@ function Curves({ id, curve, total }: { id: string; curve: Curve; total: number 
     <>
       <Panel title="Learning curve" wide more={choose}>
         <Line key={name} name={name} steps={curve.steps} values={curve.series[name] ?? []} band={curve.bands[name]} total={total} window={window} onStep={(step) => go(withQuery(link(id, "groups"), { step }))} />
-        <p class="note">Click a step to see the groups it was trained on.{curve.bands[name] && <> Shaded: the 95% confidence interval of each step's mean reward, from the number of rollouts in the step and how much their rewards differ, as if they were independent.</>}</p>
+        <p class="note">Click a step to see the groups it was trained on.{curve.bands[name] && (name === "audit/gap" ? <> Shaded: its 95% confidence interval, with groups as independent.</> : <> Shaded: the 95% confidence interval of each step's mean reward, from the number of rollouts in the step and how much their rewards differ, as if they were independent.</>)}</p>
       </Panel>
       <Panel title="Other metrics" wide>
         <div class="smalls">
-          {others.map(([title, one]) => one && <Line key={one} small height={96} name={title} steps={curve.steps} values={curve.series[one] ?? []} window={window} />)}
+          {others.map(([title, one]) => one && <Line key={one} small height={96} name={title} steps={curve.steps} values={curve.series[one] ?? []} band={one === "audit/gap" ? curve.bands[one] : undefined} window={window} />)}
         </div>
       </Panel>
     </>

@@ -151,6 +151,9 @@ class HermesAgentLoop:
         result.prompt_length, result.turns_used = past.prompt_length, past.turns_used
         result.tool_uses, result.tool_errors = list(past.tool_uses), list(past.tool_errors)
         result.reasoning_per_turn = list(past.reasoning_per_turn)
+        # What these turns took counts towards the deadline, and the reward sees it.
+        result.usage = past.usage
+        self._tool_seconds = sum(timing.seconds for timing in past.timings if timing.span is Span.TOOL)
         answers = result.messages[past.prompt_length :]
         self._result_characters = sum(len(one["content"]) for one in answers if one.get("role") == "tool")
 

@@ -1,33 +1,42 @@
-"""`hermes-rl env` (Write): list, describe and install environments.
+"""`hermes-rl env` (Write): list, describe, install and serve environments.
 
 Listing runs no environment code; `show` runs one environment's code in a separate process to read its settings.
 """
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_rl.cli.environment_command import EnvironmentCommand
 from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.secrets import is_literal
 from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.discovery.lookup import find_environment
 from hermes_rl.orchestration.discovery.types import DiscoveredEnvironment, Discovery, EnvironmentSource
 
 if TYPE_CHECKING:
+    from hermes_rl.environment.base import HermesAgentBaseEnv
     from hermes_rl.orchestration.configuration.introspect import DescribedField, Description
 
 _SETTINGS = {"max_content_width": 110}
 _LONGEST_VALUE = 60
+EPISODES = 8
+SERVE_HELP = """Serve an environment to OpenEnv clients: each connection plays an episode in a sandbox of its own.
+
+The client takes the model's place: a reset shows the prompt, and its actions call the environment's tools. The reward
+comes with the end. No model is needed; pass --openai.* if the reward calls one."""
 # A run's trainer returns sampled tokens; an environment's own endpoint settings take precedence.
 _IN_A_RUN = {"defaults_below": {"openai": {"server_type": "sglang"}}}
 
 
 @click.group(context_settings=_SETTINGS)
 def env() -> None:
-    """List, describe and install environments."""
+    """List, describe, install and serve environments."""
 
 
 @env.command("list", context_settings=_SETTINGS)
@@ -136,6 +145,98 @@ def remove(name: str) -> int:
         return 0
     echo(f"{name} is not installed", err=True)
     return 1
+
+
+def _serve_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
+    from hermes_rl.console.config_options import (
+        SettingsCommand,
+        config_option,
+        read_sections,
+        section_options,
+        section_values,
+    )
+    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+    from hermes_rl.inference.config import APIServerConfig
+
+    env_default, endpoints = config_defaults(environment)
+    options: list[click.Parameter] = [
+        config_option("Read the sections env and openai from a YAML file."),
+        click.Option(
+            ["--openenv"],
+            is_flag=True,
+            required=True,
+            expose_value=False,
+            help="Speak OpenEnv, so far the only protocol.",
+        ),
+        click.Option(
+            ["--split"],
+            type=click.Choice(("train", "eval")),
+            default="train",
+            help="Play the items of this split: seed N is item N. [train]",
+        ),
+        click.Option(
+            ["--max-episodes"],
+            type=click.IntRange(min=1),
+            default=EPISODES,
+            help=f"Refuse connections beyond this number; each has a sandbox. [{EPISODES}]",
+        ),
+        click.Option(
+            ["--host"],
+            default="127.0.0.1",
+            help="Listen on this address. Other than loopback needs --token. [127.0.0.1]",
+        ),
+        click.Option(
+            ["--port"], type=click.IntRange(0, 65_535), default=0, help="Listen on this port; 0 picks a free one. [0]"
+        ),
+        click.Option(["--token"], help="Require this bearer token; env:NAME or file:PATH. [none]"),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print {url} as one JSON object when ready."),
+        *section_options("env", env_default),
+        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
+    ]
+
+    def run(
+        config_file: Path | None,
+        split: str,
+        max_episodes: int,
+        host: str,
+        port: int,
+        token: str | None,
+        as_json: bool,
+        **flags: str | None,
+    ) -> None:
+        from hermes_rl.environment.simulated_user import require_user_endpoint
+        from hermes_rl.interop.openenv.our_server import ServeSettings, serve_openenv
+
+        settings = resolve_settings(
+            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
+        )
+        require_user_endpoint(getattr(environment, "user", None), settings.env.user_endpoint)
+        if token is not None and is_literal(token):
+            echo(
+                "warning: --token holds the token itself, which other users of this machine can see; use env:NAME",
+                err=True,
+            )
+
+        def ready(url: str) -> None:
+            if as_json:
+                echo(fast_json.dumps({"url": url}).decode())
+                return
+            echo(f"OpenEnv server of {environment.display_name()}: {url}\npress Ctrl-C to stop", err=True)
+
+        run_async(serve_openenv(environment, settings, ServeSettings(split, max_episodes, host, port, token), ready))
+
+    return SettingsCommand("serve", callback=run, params=options, help=SERVE_HELP)
+
+
+env.add_command(
+    EnvironmentCommand(
+        "serve",
+        _serve_command,
+        help=f"{SERVE_HELP}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS.",
+        short_help="Serve an environment to OpenEnv clients.",
+        options_metavar="ENVIRONMENT --openenv [OPTIONS]",
+    )
+)
 
 
 def _show(found: DiscoveredEnvironment, description: "Description | None", *, whole: bool) -> None:

@@ -16,7 +16,7 @@ from hermes_rl.core.trajectory import Group, Rollout
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
-    from hermes_rl.evaluation.replay import ReplayedCall
+    from hermes_rl.rollout.replay import ReplayedCall
 
 HELP = """Replay one recorded rollout step by step in a fresh sandbox.
 
@@ -89,8 +89,8 @@ class _StepPrinter:
 
 
 async def _replay(env: "HermesAgentBaseEnv", group: Group, rollout: Rollout, page: _StepPrinter) -> dict[str, Any]:
-    from hermes_rl.evaluation.replay import fresh_session, recorded_result, replay_calls, take_step_rewards
     from hermes_rl.evaluation.rescore import items_by_id
+    from hermes_rl.rollout.replay import fresh_session, recorded_result, replay_calls, take_step_rewards
     from hermes_rl.rollout.rollout import compute_rollout_reward
     from hermes_rl.rollout.transcript import transcript
 

@@ -23,6 +23,8 @@ TOO_LONG = "too_long"
 
 # Where a rollout's metadata has the tools that an external agent offered in it, if its group's are not the same.
 TOOL_SCHEMAS = "tool_schemas"
+# Where a rollout's metadata says why it is an independent one in the place of a branch: `{reason, …}`.
+NOT_BRANCHED = "not_branched"
 
 
 class StopReason(StrEnum):
@@ -60,6 +62,13 @@ class TurnState(NamedTuple):
 
     turn: int
     value: Any
+
+
+class Branch(NamedTuple):
+    """Where a rollout leaves another one of its group: it has the turns of `rollout` before `turn`, counted from 1."""
+
+    rollout: int
+    turn: int
 
 
 class StepReward(NamedTuple):
@@ -100,6 +109,12 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             _sum(self.prompt_tokens, other.prompt_tokens), _sum(self.completion_tokens, other.completion_tokens)
+        )
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        """What was used since `other`, of the same endpoint."""
+        return self + Usage(
+            *(None if count is None else -count for count in (other.prompt_tokens, other.completion_tokens))
         )
 
 
@@ -170,11 +185,23 @@ class Reward:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class AuditedReward:
+    """What the withheld verifier made of a rollout: a score, or the error it ended with. Never trained on."""
+
+    score: float | None
+    components: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One agent's work on one item. `withheld` says why a scored rollout is excluded from training.
 
     `seat` names the agent in an environment with several; its rollout has the messages and the score of that seat only.
+    `audit` is None for a rollout that was not audited.
+    A rollout with a `branch` has the whole conversation, but the mask, usage and timings of its own turns only.
     """
 
     item_id: str
@@ -197,6 +224,8 @@ class Rollout:
     states: SequenceOf[TurnState] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     seat: str | None = None
+    audit: AuditedReward | None = None
+    branch: Branch | None = None
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.failure is None):
@@ -210,6 +239,12 @@ class Rollout:
     def scored(self) -> bool:
         """Whether it has a score; only scored rollouts enter a batch."""
         return self.score is not None
+
+    @property
+    def audit_gap(self) -> float | None:
+        """Trained minus audited reward; None without both."""
+        audited = None if self.audit is None else self.audit.score
+        return None if audited is None or self.score is None else self.score - audited
 
     @property
     def in_baseline(self) -> bool:

@@ -216,6 +216,14 @@ class HermesAgentBaseEnv(ABC, Generic[Item, Config]):
         """Rewards that compare rollouts, one per scored result; None keeps each `result.reward`."""
         return None
 
+    async def audit_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> float | Reward:
+        """A second score of a rollout, never trained on: how much of the trained reward holds up to it is a metric.
+
+        Optional. It is called after `compute_reward` on the best rollouts of a training group (`audit_share`);
+        `result.reward` is the trained reward.
+        """
+        raise NotImplementedError("the environment has no audit_reward")
+
     def oracle(self, item: Item) -> Sequence[Step] | None:
         """A solution of the item, for `validate`: tool calls as (name, arguments), then the final answer."""
         return None

@@ -41,6 +41,7 @@ from hermes_rl.environment.last_output import note_output
 from hermes_rl.environment.modes import MODES
 from hermes_rl.environment.resolve_config import Settings, config_defaults, resolve_settings
 from hermes_rl.environment.simulated_user import require_user_endpoint
+from hermes_rl.evaluation.audit_gap import gap_interval
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.watchdog import Hold, watch_loop
 from hermes_rl.rollout.config import HermesAgentEnvConfig
@@ -243,7 +244,7 @@ async def _process(environment: type[Environment], settings: Settings, path: Pat
     summary_table(f"process · {environment.display_name()}", tally, notes)
     files = {"path": str(path), "page": page, "metrics_path": str(env.metrics_path)}
     unscored = 1 - len(tally.scores) / tally.rollouts if tally.rollouts else None
-    return {**tally.summary(), "unscored_share": unscored, **files}
+    return {**tally.summary(), **gap_interval(tally.audit_gaps), "unscored_share": unscored, **files}
 
 
 def write_report(groups: Path) -> str | None:

@@ -6,6 +6,7 @@ reward, and any model the reward uses.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeAlias, cast
 
@@ -20,6 +21,7 @@ from hermes_rl.environment.simulated_user import Dialogue
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.audits import GroupAudits
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, run_rollout
 from hermes_rl.rollout.seats import SeatedEnvironment, run_episode
@@ -91,21 +93,22 @@ async def run_script(
     *,
     split: str = "train",
     scoring: Scoring | None = None,
+    audits: GroupAudits | None = None,
 ) -> FinishedRollout:
     """Run a rollout that takes these steps in an open environment, without changing the environment's buffers.
 
     The agent has every tool of the environment. `scoring` replaces `compute_reward`; its first argument is the
-    environment.
+    environment. `audits` says whether the rollout is audited; without it, it is not.
     """
     if env.seats:
         raise ConfigError(f"{env.display_name()} has several agents, and this check plays only one")
-    plan = _script_plan(env, item, split)
+    plan = replace(_script_plan(env, item, split), audits=audits)
     retries, attempts = env.group_rules().retries, 0
     while True:
         attempts += 1
         duplicate, policy = copy_for_evaluation(env), ScriptedPolicy(steps)
         duplicate.stand_in_user = policy
-        scripted = _ScriptedEnvironment(duplicate, policy, scoring)
+        scripted = EnvironmentWithPolicy(duplicate, policy, scoring)
         finished = await run_rollout(cast("Environment", scripted), plan)
         if not retries.should_retry(finished.rollout.failure, attempts):
             return finished
@@ -138,16 +141,17 @@ def _script_plan(env: Environment, item: Any, split: str) -> RolloutPlan:
     )
 
 
-class _ScriptedEnvironment:
+class EnvironmentWithPolicy:
     """The environment with its policy replaced for the agent loop only.
 
-    A reward that calls `self.server` must reach the real model and not a step of the script.
+    A reward that calls `self.server` must reach the real model and not the policy given here.
     """
 
-    def __init__(self, env: Environment, policy: ScriptedPolicy, scoring: Scoring | None) -> None:
+    def __init__(self, env: Environment, policy: ScriptedPolicy, scoring: Scoring | None = None) -> None:
         self._env = env
         self.server = policy
-        # A script uses our loop's tools, even if the environment has an external agent.
+        self.in_flight = env.in_flight
+        # The policy uses our loop's tools, even if the environment has an external agent.
         self.gateway = None
         if scoring is not None:
             self.compute_reward = partial(scoring, env)

@@ -10,9 +10,9 @@ from typing import Any, cast
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.messages import Message, ToolCall
 from hermes_rl.core.trajectory import Rollout, StopReason, Usage
-from hermes_rl.evaluation.replay import ReplayedCall
 from hermes_rl.inference.completion import ChatCompletion, ChatMessage, Choice
 from hermes_rl.rollout.environment_protocol import Environment
+from hermes_rl.rollout.replay import ReplayedCall
 from hermes_rl.rollout.rollout import RolloutPlan
 from hermes_rl.rollout.seats import FROZEN, SeatedEnvironment, run_episode
 from hermes_rl.store.records import rollout_from_record

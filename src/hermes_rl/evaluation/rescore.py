@@ -18,7 +18,10 @@ from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import ConfigError, FailureSource, HermesRLError, SandboxError, failure_of
 from hermes_rl.core.tolerance import same_score
 from hermes_rl.core.trajectory import Group, Reward, Rollout
-from hermes_rl.evaluation.replay import (
+from hermes_rl.evaluation.replay_seats import episodes, replay_episode, replayed_calls
+from hermes_rl.rollout.environment_protocol import Environment
+from hermes_rl.rollout.group import apply_group_rewards, provenance, with_reward
+from hermes_rl.rollout.replay import (
     LockedPool,
     ReplayedCall,
     fresh_session,
@@ -26,9 +29,6 @@ from hermes_rl.evaluation.replay import (
     replay_calls,
     take_step_rewards,
 )
-from hermes_rl.evaluation.replay_seats import episodes, replay_episode, replayed_calls
-from hermes_rl.rollout.environment_protocol import Environment
-from hermes_rl.rollout.group import apply_group_rewards, provenance, with_reward
 from hermes_rl.rollout.rollout import FinishedRollout, compute_rollout_reward
 
 CONCURRENT_ROLLOUTS = 16

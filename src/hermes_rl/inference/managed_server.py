@@ -24,7 +24,7 @@ from hermes_rl.inference.policy_pin import PolicyPin
 from hermes_rl.inference.span_attributes import set_chat_attributes
 from hermes_rl.inference.token_engines import MISSING_ROUTE, SamplingRequest, engine_for, logprobs_mode
 from hermes_rl.inference.tokens.chat_format import ChatFormat, FormatSettings, Reply
-from hermes_rl.inference.tokens.recorder import PreparedPrompt, Recorder
+from hermes_rl.inference.tokens.recorder import Opening, PreparedPrompt, Recorder
 from hermes_rl.inference.tokens.sampled import EngineAnswer, Finish, Sampled
 from hermes_rl.inference.tokens.token_check import Checked, WireLog
 
@@ -125,6 +125,10 @@ class ManagedServer:
         prepared = self._recorder.prepare_text(prompt)
         _, answer = await self._sample(prepared, request, model, split)
         return [self.format.decode(sampled.tokens) for sampled in answer.completions]
+
+    def begin_with(self, opening: Opening) -> None:
+        """Begin where another rollout was: its prompt is sent as it was, id by id."""
+        self._recorder.begin_with(opening)
 
     def checked(self) -> Checked:
         """The sequences so far that match what went over the wire, and the breaches of those that do not."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from hermes_rl.agent.limits import ResultBudget
 from hermes_rl.core.help_layout import HelpLayout
-from hermes_rl.extensions import SAMPLERS, SINKS, absolute_reference
+from hermes_rl.extensions import AUDITS, GROUP_STRATEGIES, SAMPLERS, SINKS, absolute_reference
 from hermes_rl.inference.config import APIServerConfig
 from hermes_rl.inference.reasoning import Effort
 
@@ -26,6 +26,10 @@ def _web_address(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("an address starts with http:// or https://")
     return value
+
+
+def _known_audit(value: str) -> str:
+    return value if value in AUDITS.special else AUDITS.check(value)
 
 
 class EvalHandling(StrEnum):
@@ -220,11 +224,17 @@ class HermesAgentEnvConfig(BaseEnvConfig):
                 "gateway_url",
             ),
             "Rewards and groups": (
+                "group_strategy",
+                "tree_roots",
+                "tree_turn",
+                "tree_branches",
                 "pass_score",
                 "failing_score",
                 "ensure_scores_are_not_same",
                 "min_group_share",
                 "max_sequence_tokens",
+                "audit",
+                "audit_share",
             ),
             "Evaluation": (
                 "eval_size",
@@ -493,6 +503,30 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         allow_inf_nan=False,
         description="Give this score if the reward cannot run on what the policy left. Set it to your lowest score.",
     )
+    audit: Annotated[str, AfterValidator(_known_audit)] = Field(
+        default="auto",
+        description="Audit training rollouts by: auto (audit_reward of the environment, if it has one), signatures "
+        "(of known cheats in the transcript), module:function, or off.",
+    )
+    audit_share: float = Field(
+        default=0.125, ge=0, le=1, description="Audit this share of each group's rollouts, the best scored first."
+    )
+    group_strategy: Annotated[str, AfterValidator(GROUP_STRATEGIES.check)] = Field(
+        default="flat",
+        description="Make the rollouts of a training group independently (flat), or branch some from others at a "
+        "later turn (tree); or module:Name.",
+    )
+    tree_roots: int = Field(
+        default=2, ge=1, description="Begin this many rollouts of a tree group at the prompt; the others branch off."
+    )
+    tree_turn: Literal["uniform", "highest_entropy", "first_failed_call"] = Field(
+        default="uniform",
+        description="Branch at any turn (uniform), where the sampled tokens were least likely (highest_entropy), or "
+        "where a tool call failed (first_failed_call).",
+    )
+    tree_branches: int = Field(
+        default=2, ge=1, description="Make this many branches at a turn before the next turn of the same root."
+    )
     item_sampler: Annotated[str, AfterValidator(SAMPLERS.check)] = Field(
         default="uniform",
         description="Draw training items this way: in_order, uniform, by_difficulty, or module:Class.",
@@ -551,6 +585,21 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         if self.enabled_toolsets is not None and self.distribution is not None:
             raise ValueError("enabled_toolsets and distribution are mutually exclusive; set one of them")
         return self
+
+    @model_validator(mode="after")
+    def _check_tree_settings(self) -> "HermesAgentEnvConfig":
+        given = [name for name in ("tree_roots", "tree_turn", "tree_branches") if self._differs_from_default(name)]
+        if given and self.group_strategy == "flat":
+            raise ValueError(f"{given[0]} needs group_strategy tree")
+        if self.group_strategy == "tree" and self.tree_roots >= self.group_size:
+            raise ValueError(
+                f"tree_roots {self.tree_roots} of group_size {self.group_size} leave no rollout to branch; "
+                "make the group larger"
+            )
+        return self
+
+    def _differs_from_default(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
     def _check_agent_settings(self) -> "HermesAgentEnvConfig":

@@ -191,8 +191,8 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
     table.add_row("groups", str(tally.groups))
     table.add_row("rollouts", f"{tally.rollouts}, {len(tally.scores)} scored")
     table.add_row("mean score", _mean(tally.mean, tally.standard_error))
-    for seat, mean in tally.seat_means.items():
-        table.add_row(f"  of {seat}", f"{mean:.4f}")
+    for label, text in _special_rows(tally).items():
+        table.add_row(label, text)
     table.add_row("tool calls", f"{tally.tool_calls}, {tally.tool_errors} with an error")
     for name, values in tally.components.items():
         table.add_row(f"component: {name}", f"{statistics.fmean(values):.4f}")
@@ -202,6 +202,7 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
         ("conversation ended", "", tally.user_ended),
         ("retried", "", tally.retried),
         ("charged to the policy", "yellow", tally.charged),
+        ("audit failed", "red", tally.audit_errors),
         ("groups withheld from training", "", tally.withheld_groups),
         ("rollouts withheld from training", "", tally.withheld_rollouts),
         ("sequences dropped", "red", tally.breaches),
@@ -227,6 +228,14 @@ def summary_table(title: str, tally: RolloutCounts, notes: dict[str, str]) -> No
         screen.print(styled((cause, "red"), f", for example: {shorten(message)}"), soft_wrap=True)
     for name, value in notes.items():
         screen.print(f"{name}: {value}", soft_wrap=True)
+
+
+def _special_rows(tally: RolloutCounts) -> dict[str, str]:
+    """The rows of environments with several agents, and of those with an audit."""
+    rows = {f"  of {seat}": f"{mean:.4f}" for seat, mean in tally.seat_means.items()}
+    if gaps := [gap for group in tally.audit_gaps for gap in group]:
+        rows["audited"] = f"{len(gaps)} rollouts, trained − audited reward {sum(gaps) / len(gaps):+.4f}"
+    return rows
 
 
 def limit_text(tally: RolloutCounts) -> str:

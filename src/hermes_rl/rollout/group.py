@@ -4,19 +4,18 @@ A rollout that still fails after its retries stays in the group without a score 
 depend only on the run's seed, the draw, the item and the rollout's index, so results do not depend on completion order.
 """
 
-import asyncio
 import copy
 import hashlib
 import inspect
 import platform
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from hermes_rl import tracing
 from hermes_rl.agent.result import AgentResult
@@ -27,6 +26,7 @@ from hermes_rl.core.messages import tool_name
 from hermes_rl.core.observation import observe, observing
 from hermes_rl.core.trajectory import Group, Provenance, Reward, Rollout, Usage, merge_schemas, validate_reward
 from hermes_rl.rewards.sync_bridge import bridged
+from hermes_rl.rollout.audits import GroupAudits, group_audits
 from hermes_rl.rollout.custom_rollouts import (
     CollectedRows,
     Parts,
@@ -38,12 +38,11 @@ from hermes_rl.rollout.custom_rollouts import (
 )
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.program import with_agent
+from hermes_rl.rollout.group_strategy import FlatGroup, GroupStrategy, all_at_once, group_strategy
 from hermes_rl.rollout.rollout import FinishedRollout, RolloutPlan, Start, check_turns, run_rollout
 from hermes_rl.rollout.sampler import content_id
 from hermes_rl.rollout.seats import SeatedEnvironment, run_episode, seat_plan
 from hermes_rl.version import __version__
-
-T = TypeVar("T")
 
 SEED_RANGE = 2**31
 METHOD = "collect_trajectories"
@@ -57,7 +56,7 @@ OPERATIONAL_FIELDS = frozenset(
     "min_items_sent_before_logging include_messages min_batch_allocation tool_pool_size max_live_sandboxes "
     "max_starting_sandboxes sandbox_start_timeout eval_size token_limit spend_limit time_limit metric_sinks shard "
     "rollout_retries rollout_server_token stop_timeout serve_dir evaluation_only concurrency "
-    "engines_file agent_artifacts agent_token gateway_host gateway_port gateway_url".split()
+    "engines_file agent_artifacts agent_token gateway_host gateway_port gateway_url audit audit_share".split()
 )
 
 
@@ -75,6 +74,7 @@ class GroupPlan:
     tool_schemas: Sequence[dict[str, Any]]
     tool_names: frozenset[str]
     start: Start | None = None
+    audits: GroupAudits | None = None
 
     def rollout(self, index: int) -> RolloutPlan:
         return RolloutPlan(
@@ -87,6 +87,7 @@ class GroupPlan:
             temperature=self.temperature,
             split="eval" if self.split == "eval" else "train",
             start=self.start,
+            audits=self.audits,
         )
 
 
@@ -114,11 +115,13 @@ def plan_group(
         run_seed=env.config.seed,
         tool_schemas=schemas,
         tool_names=frozenset(names),
+        audits=None if split == "eval" else group_audits(env, size, f"{env.config.seed}/{draw or 0}/{item_id}"),
     )
 
 
 async def run_groups(env: Environment, plan: GroupPlan) -> list[Group]:
     """Run the rollouts of an item: one group, one for each seat, or those of the author's `collect_trajectories`."""
+    _strategy(env, plan)
     if env.seats:
         return await _run_seat_groups(cast("SeatedEnvironment", env), plan)
     if env.overrides(METHOD):
@@ -160,7 +163,8 @@ async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
     if env.seats:
         raise ConfigError(f"{env.display_name()} has a group for each seat: call collect_groups")
     with tracing.group_span(_span_attributes(env, plan)) as span:
-        finished = charge_by_siblings(env, await _each(plan, partial(_run_with_retries, env)))
+        made = await _strategy(env, plan).rollouts(env, plan, partial(_run_with_retries, env))
+        finished = charge_by_siblings(env, made)
         rollouts = await apply_group_rewards(env, plan.item, finished)
         group = _make_group(env, plan, rollouts)
         if span.on:
@@ -168,10 +172,15 @@ async def _run_own_group(env: Environment, plan: GroupPlan) -> Group:
     return group
 
 
+def _strategy(env: Environment, plan: GroupPlan) -> GroupStrategy:
+    """How the rollouts are made. Those of an evaluation are independent, and so are forks of a recorded one."""
+    return FlatGroup() if plan.split == "eval" or plan.start is not None else group_strategy(env)
+
+
 async def _run_seat_groups(env: SeatedEnvironment, plan: GroupPlan) -> list[Group]:
     """Play `size` episodes: the rollouts of each seat are a group, since only they can be compared with each other."""
     with tracing.group_span(_span_attributes(env, plan)):
-        episodes = await _each(plan, partial(_play_with_retries, env))
+        episodes = await all_at_once(_play_with_retries(env, plan.rollout(index)) for index in range(plan.size))
     groups = []
     for part, seat in enumerate(env.seats):
         finished = charge_by_siblings(env, [episode[seat] for episode in episodes if seat in episode])
@@ -184,17 +193,6 @@ async def _run_seat_groups(env: SeatedEnvironment, plan: GroupPlan) -> list[Grou
             )
             groups.append(_make_group(env, own, [rollout for rollout, _ in finished], part=part))
     return groups
-
-
-async def _each(plan: GroupPlan, run: Callable[[RolloutPlan], Coroutine[Any, Any, T]]) -> list[T]:
-    """Run every rollout of the plan at once."""
-    try:
-        async with asyncio.TaskGroup() as work:
-            tasks = [work.create_task(run(plan.rollout(index))) for index in range(plan.size)]
-    except BaseExceptionGroup as errors:
-        # Every failure of a rollout is in its record: this is the end of the run, such as an OutageError.
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _span_attributes(env: Environment, plan: GroupPlan) -> dict[str, Any]:
@@ -280,6 +278,8 @@ def _make_group(
     overrides: Mapping[str, Any] | None = None,
 ) -> Group:
     source = replace(provenance(env), image_digest=_image_digest(env, plan.item))
+    if plan.audits is not None:
+        rollouts = plan.audits.keep_chosen(rollouts)
     withheld = None
     if plan.split != "eval":
         rollouts, withheld = env.group_rules().apply(rollouts)

@@ -11,9 +11,10 @@ from typing import Any
 
 from hermes_rl.core.group_means import GroupMeans
 from hermes_rl.core.tolerance import passes
-from hermes_rl.core.trajectory import Group, Rollout, StopReason
+from hermes_rl.core.trajectory import NOT_BRANCHED, Group, Rollout, StopReason
 from hermes_rl.rollout.budget import Budget
 from hermes_rl.rollout.diagnosis import OfferedTools
+from hermes_rl.rollout.drift import DriftSignals
 
 USER_COUNTS = ("replies", "prompt_tokens", "completion_tokens")
 
@@ -26,12 +27,19 @@ class RolloutCounts:
     group_means: GroupMeans = field(default_factory=GroupMeans)
     seats: dict[str, list[float]] = field(default_factory=dict)
     """The scores of each seat, in environments with several agents."""
+    audit_gaps: list[list[float]] = field(default_factory=list)
+    """Trained minus audited reward of the audited rollouts of each group."""
+    audit_errors: Counter[str] = field(default_factory=Counter)
+    drift: DriftSignals = field(default_factory=DriftSignals)
     failures: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     stop_reasons: Counter[str] = field(default_factory=Counter)
     tool_calls: int = 0
     tool_errors: int = 0
     components: dict[str, list[float]] = field(default_factory=dict)
+    branches: int = 0
+    not_branched: Counter[str] = field(default_factory=Counter)
+    """Why independent rollouts are in the place of branches, in tree groups."""
     withheld_groups: Counter[str] = field(default_factory=Counter)
     withheld_rollouts: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
@@ -58,6 +66,10 @@ class RolloutCounts:
         if group.withheld is not None:
             self.withheld_groups[group.withheld] += 1
         self.add_rollouts(group.rollouts)
+        self.drift.add(group)
+        gaps = [rollout.audit_gap for rollout in group.rollouts]
+        if known := [gap for gap in gaps if gap is not None]:
+            self.audit_gaps.append(known)
         if not self.tool_calls:
             self.offered_tools.add(group)
 
@@ -70,6 +82,11 @@ class RolloutCounts:
             self.retried.update(rollout.metadata.get("earlier_failures", ()))
             charged: Mapping[str, str] = rollout.metadata.get("charged", {}) if rollout.scored else {}
             self.charged.update(charged.keys())
+            self.branches += rollout.branch is not None
+            if reason := rollout.metadata.get(NOT_BRANCHED):
+                self.not_branched[reason["reason"]] += 1
+                if "failure" in reason:
+                    self.examples.setdefault(reason["failure"], reason["message"])
             if user := rollout.metadata.get("user"):
                 self.user_ended[user.get("ended", "by the agent")] += 1
                 self.user_counts.update({name: user.get(name, 0) for name in USER_COUNTS})
@@ -77,6 +94,8 @@ class RolloutCounts:
             self.sequences += len(rollout.sequences)
             self.sampled_tokens += sum(sum(sequence.mask) for sequence in rollout.sequences)
             self.breaches.update(breach["cause"] for breach in rollout.metadata.get("breaches", ()))
+            if rollout.audit is not None and rollout.audit.error is not None:
+                self.audit_errors[rollout.audit.error] += 1
             if rollout.withheld is not None:
                 self.withheld_rollouts[rollout.withheld] += 1
             for name, value in rollout.components.items():
@@ -128,12 +147,16 @@ class RolloutCounts:
             "standard_error": self.standard_error,
             "percent_correct": self.percent_correct,
             **({"seats": self.seat_means} if self.seats else {}),
+            **({"branches": self.branches} if self.branches else {}),
+            **({"not_branched": dict(self.not_branched)} if self.not_branched else {}),
             "stop_reasons": dict(self.stop_reasons),
             "failures": dict(self.failures),
             "failure_examples": self.examples,
             "tool_calls": self.tool_calls,
             "tool_errors": self.tool_errors,
             "components": {name: statistics.fmean(values) for name, values in self.components.items()},
+            **self._audits(),
+            **self.drift.summary(),
             "withheld_groups": dict(self.withheld_groups),
             "withheld_rollouts": dict(self.withheld_rollouts),
             "retried": dict(self.retried),
@@ -149,6 +172,14 @@ class RolloutCounts:
             "dropped": self.dropped,
             "diagnosis": self.diagnosis,
         }
+
+    def _audits(self) -> dict[str, Any]:
+        """Absent where nothing was audited."""
+        gaps = [gap for group in self.audit_gaps for gap in group]
+        failed = sum(self.audit_errors.values())
+        if not gaps and not failed:
+            return {}
+        return {"audited": len(gaps), "audit_errors": failed, **({"audit_gap": sum(gaps) / len(gaps)} if gaps else {})}
 
 
 def _named(counts: Counter[str]) -> dict[str, int]:

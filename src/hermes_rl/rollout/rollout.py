@@ -31,12 +31,24 @@ from hermes_rl.core.errors import (
     failure_of,
 )
 from hermes_rl.core.failure_causes import Evidence, evidence_for
-from hermes_rl.core.trajectory import TOOL_SCHEMAS, Reward, Rollout, Span, StopReason, Timing, validate_reward
+from hermes_rl.core.trajectory import (
+    TOOL_SCHEMAS,
+    AuditedReward,
+    Reward,
+    Rollout,
+    Span,
+    StopReason,
+    Timing,
+    Usage,
+    validate_reward,
+)
 from hermes_rl.gateway.rollout import RunSampling
 from hermes_rl.inference.managed_server import ManagedServer
+from hermes_rl.inference.tokens.recorder import Opening
 from hermes_rl.inference.tokens.token_check import Checked
 from hermes_rl.rewards.sync_bridge import bridged
 from hermes_rl.rewards.tool_context import ToolContext
+from hermes_rl.rollout.audits import GroupAudits, audit_rollout
 from hermes_rl.rollout.config import HermesAgentEnvConfig
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.external.artifacts import keep_artifacts
@@ -59,12 +71,14 @@ POLICY_SHARE = 0.75
 class Start:
     """Begins a rollout after recorded turns instead of at its prompt.
 
-    `replay` brings the session to where these turns left it; `seed` is that of the recorded rollout.
+    `replay` brings the session to where these turns left it; `seed` is that of the recorded rollout. With an `opening`
+    the model's first prompt has its ids.
     """
 
     seed: int
     past: AgentResult
     replay: Callable[[ToolSession], Awaitable[None]]
+    opening: Opening | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,8 @@ class RolloutPlan:
     temperature: float
     split: str
     start: Start | None = None
+    audits: GroupAudits | None = None
+    """Which rollouts of the group the withheld verifier sees; None: none."""
 
 
 class FinishedRollout(NamedTuple):
@@ -123,6 +139,7 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
     failure: Failure | None = None
     fault: Exception | None = None
     tokens = Checked()
+    audit: AuditedReward | None = None
     deadline = asyncio.timeout(env.config.worker_timeout)
     try:
         try:
@@ -135,6 +152,8 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
                     agent = _make_agent(env, plan, session, server)
                     result = agent.result
                     env.in_flight.begin(plan, result)
+                    if start is not None and start.opening is not None and isinstance(server, ManagedServer):
+                        server.begin_with(start.opening)
                     try:
                         await agent.run(start.past.messages if start else initial_messages(env, plan.item, session))
                     finally:
@@ -156,11 +175,16 @@ async def _run_rollout(env: Environment, plan: RolloutPlan) -> FinishedRollout:
             else:
                 failure = failure_of(error)
                 fault = error
+        else:
+            # Outside the deadline: however long an audit takes, it is no fault of the policy's.
+            if plan.audits is not None and plan.audits.wants(plan.seed, reward.score):
+                audit = await audit_rollout(env, plan.item, result, task_id, session)
     finally:
         env.in_flight.end(plan)
         await asyncio.shield(env.tools.close_session(task_id))
     env.tools.faults.add(fault)
-    return FinishedRollout(record_of(env, plan, session, result, reward, failure, tokens), result)
+    rollout = record_of(env, plan, session, result, reward, failure, tokens)
+    return FinishedRollout(rollout if audit is None else replace(rollout, audit=audit), result)
 
 
 def record_of(
@@ -191,7 +215,7 @@ def record_of(
         failure=failure,
         turns_used=result.turns_used,
         tool_uses=tuple(result.tool_uses),
-        usage=result.usage,
+        usage=result.usage - (plan.start.past.usage if plan.start and result.turns_used else Usage()),
         timings=_sorted_timings((*result.timings, *session.timings)),
         seconds=round(time.monotonic() - session.started_at, 6),
         sequences=tokens.sequences,

@@ -18,6 +18,7 @@ from hermes_rl.api.client.destination import Destination
 from hermes_rl.api.client.spool import Spool
 from hermes_rl.api.schemas import WorkGrant
 from hermes_rl.core.shutdown import Stopped, StopSignal
+from hermes_rl.evaluation.audit_gap import gap_interval
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.rollout.generate import log_metrics, training_slots
 from hermes_rl.rollout.metrics import RolloutCounts
@@ -257,7 +258,9 @@ class ServeLoop:
             "refused": delivery.refused,
             "spooled": delivery.spooled,
         }
-        train = {f"train/{name}": value for name, value in self._in_flight.take_window().summary().items()}
+        window = self._in_flight.take_window()
+        counts = window.summary() | gap_interval(window.audit_gaps)
+        train = {f"train/{name}": value for name, value in counts.items()}
         served = {f"serve/{name}": value for name, value in serve_figures.items()}
         await log_metrics(self._env, train | served | self._slots.metrics())
 

@@ -43,6 +43,7 @@ ROLLOUT_FIELDS = {"components": dict, "turn_scores": list, "usage": dict, "sampl
 CONVERSATION_FIELDS = {"messages": list, "tool_uses": list, "timings": list, "metadata": dict}
 # Left out where they are empty, as they nearly always are, and in older groups.
 SPARSE_FIELDS = ("states", "notes")
+OPTIONAL_FIELDS = ("seat", "audit", "branch")
 
 
 class Columns(NamedTuple):
@@ -144,8 +145,9 @@ def _conversation(record: dict[str, Any]) -> dict[str, Any]:
     """Move the fields of a conversation out of a rollout's record, and leave out what is empty."""
     conversation = {name: record.pop(name) for name in CONVERSATION_FIELDS}
     conversation |= {name: value for name in SPARSE_FIELDS if (value := record.pop(name))}
-    if record["seat"] is None:
-        del record["seat"]
+    for name in OPTIONAL_FIELDS:
+        if record[name] is None:
+            del record[name]
     return conversation
 
 

@@ -16,6 +16,8 @@ from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError, Failure, FailureSource
 from hermes_rl.core.private_files import open_private, private_folder, write_private
 from hermes_rl.core.trajectory import (
+    AuditedReward,
+    Branch,
     Group,
     Provenance,
     Rollout,
@@ -31,7 +33,7 @@ from hermes_rl.core.trajectory import (
 )
 
 FORMAT = "hermes-rl/group/3"
-# Version 2 has no states, notes and seat.
+# Version 2 has no states, notes, seat and branch.
 READABLE = ("hermes-rl/group/2", FORMAT)
 TAIL_BYTES = 65_536
 
@@ -77,6 +79,8 @@ def rollout_to_record(rollout: Rollout) -> dict[str, Any]:
         "states": [state._asdict() for state in rollout.states],
         "notes": dict(rollout.notes),
         "seat": rollout.seat,
+        "audit": asdict(rollout.audit) if rollout.audit else None,
+        "branch": rollout.branch._asdict() if rollout.branch else None,
         "metadata": dict(rollout.metadata),
     }
 
@@ -140,7 +144,7 @@ def group_from_record(record: Mapping[str, Any]) -> Group:
 
 
 def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
-    failure, stop_reason = record["failure"], record["stop_reason"]
+    failure, stop_reason, audit = record["failure"], record["stop_reason"], record.get("audit")
     return Rollout(
         item_id=record["item_id"],
         index=record["index"],
@@ -164,6 +168,8 @@ def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
         states=tuple(TurnState(state["turn"], state["value"]) for state in record.get("states") or ()),
         notes={str(name): str(note) for name, note in (record.get("notes") or {}).items()},
         seat=record.get("seat"),
+        audit=AuditedReward(**audit) if audit else None,
+        branch=Branch(**branch) if (branch := record.get("branch")) else None,
         metadata=record["metadata"],
     )
 

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.trajectory import StopReason, check_calls, in_baseline
+from hermes_rl.core.trajectory import Branch, StopReason, check_calls, in_baseline
 from hermes_rl.inference.token_engines import SamplingRequest, uncorrectable_reason
 from hermes_rl.store.codec import Columns, GroupView, model_calls, open_group
 from hermes_rl.training.advantages import ScoredTurns, get_advantage, group_advantages
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import Example
+from hermes_rl.training.tree_advantages import tree_advantages
 
 
 class ExclusionReason(StrEnum):
@@ -42,7 +43,10 @@ class ExclusionReason(StrEnum):
     TRUNCATED = "rollouts/truncated"
     """`mask_truncated` is set, and a token or turn limit ended it."""
     UNMATCHED_TURNS = "rollouts/unmatched_turns"
-    """`per_turn` is set, the group has turn scores, and those of this rollout cannot be matched with its tokens."""
+    """The group has a value for each turn, and those of this rollout cannot be matched with its tokens.
+
+    That is so with `per_turn`, if there are turn scores, and where rollouts branch.
+    """
     TOO_LONG = "sequences/too_long"
     UNSAMPLED = "sequences/unsampled"
     NO_LOGPROBS = "sequences/no_logprobs"
@@ -56,7 +60,8 @@ class ExclusionReason(StrEnum):
 class RolloutOutcome:
     """A rollout that counts in the baseline, trained on or not. `group` is the group's index in the batch.
 
-    `seat` is the agent it belongs to, in environments with several.
+    `seat` is the agent it belongs to, in environments with several. `audited` is the score of the withheld verifier,
+    NaN if that failed, and None for a rollout that was not audited.
     """
 
     environment: str
@@ -66,6 +71,7 @@ class RolloutOutcome:
     components: Mapping[str, float]
     turns: int
     seat: str | None = None
+    audited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,25 +287,69 @@ def _outcomes(
         elif not in_baseline(score, rollout["withheld"]):
             excluded[ExclusionReason.WITHHELD] += 1
         else:
-            turns = sum(sequence.turns for sequence in sequences[index])
+            # A branch has the turns of another rollout before its own.
+            turns = sum(sequence.turns for sequence in sequences[index]) + _shared_turns(rollout)
             components = {name: float(value) for name, value in rollout["components"].items()}
-            yield RolloutOutcome(environment, number, index, score, components, turns, rollout.get("seat"))
+            seat, audited = rollout.get("seat"), _audited(rollout.get("audit"))
+            yield RolloutOutcome(environment, number, index, score, components, turns, seat, audited)
+
+
+def _audited(audit: Mapping[str, Any] | None) -> float | None:
+    if not audit:
+        return None
+    return float("nan") if audit["score"] is None else float(audit["score"])
 
 
 def _advantages(
     view: GroupView, outcomes: list[RolloutOutcome], sequences: list[list[SequenceColumns]], settings: TrainerSettings
 ) -> NDArray[np.float64]:
     """A row for each outcome and a column for each turn; 0 for rollouts with an override."""
-    compared = []
+    branches = _branches(view, sequences)
+    compared = {}
     for outcome in outcomes:
-        sampled = sum(int(sequence.sampled.sum()) for sequence in sequences[outcome.rollout])
+        sampled = _sampled_tokens(outcome.rollout, sequences, branches)
         turn_scores = tuple(map(float, view.rollouts[outcome.rollout]["turn_scores"]))
-        compared.append(ScoredTurns(outcome.score - settings.length_penalty * sampled / 1000, turn_scores))
+        penalized = outcome.score - settings.length_penalty * sampled / 1000
+        compared[outcome.rollout] = ScoredTurns(penalized, turn_scores)
     advantage = get_advantage(settings.advantage, epsilon=settings.advantage_epsilon, sample_std=settings.sample_std)
-    advantages = group_advantages(compared, advantage, per_turn=settings.per_turn)
+    if any(branches):
+        advantages = tree_advantages(compared, branches, advantage, per_turn=settings.per_turn)
+    else:
+        advantages = group_advantages(list(compared.values()), advantage, per_turn=settings.per_turn)
     zeroed = _zeroed(view)
     advantages[[outcome.rollout in zeroed for outcome in outcomes]] = 0.0
     return advantages
+
+
+def _shared_turns(rollout: Mapping[str, Any]) -> int:
+    """How many of a rollout's turns are those of the rollout that it branches from."""
+    branch = rollout.get("branch")
+    return int(branch["turn"]) - 1 if branch else 0
+
+
+def _branches(view: GroupView, sequences: list[list[SequenceColumns]]) -> list[Branch | None]:
+    """Where each rollout branches; ValueError for a turn that the other rollout cannot have."""
+    found = [Branch(**branch) if (branch := rollout.get("branch")) else None for rollout in view.rollouts]
+    longest = max((sum(len(one.tokens) for one in own) for own in sequences), default=0)
+    for branch in filter(None, found):
+        if not 0 < branch.turn <= longest + 1:
+            raise ValueError(f"{branch} is not a turn of a rollout in this group")
+    return found
+
+
+def _sampled_tokens(
+    rollout: int, sequences: list[list[SequenceColumns]], branches: list[Branch | None], turn: int | None = None
+) -> int:
+    """The sampled tokens of a rollout before `turn`, counted from 1, with those that it shares; None for all."""
+    masks = (one.sampled if turn is None else one.sampled & (one.turn_of_each < turn - 1) for one in sequences[rollout])
+    own = sum(int(mask.sum()) for mask in masks)
+    branch = branches[rollout]
+    if branch is None:
+        return own
+    if not 0 <= branch.rollout < rollout:
+        raise ValueError(f"rollout {rollout} of a group cannot branch from {branch}")
+    before = branch.turn if turn is None else min(turn, branch.turn)
+    return own + _sampled_tokens(branch.rollout, sequences, branches, before)
 
 
 def _rollout_exclusion(

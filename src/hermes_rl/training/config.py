@@ -99,6 +99,7 @@ class TrainerSettings(BaseModel):
                 "num_substeps",
             ),
             "Checkpoints": ("checkpoint_every", "keep_checkpoints"),
+            "Reward audit": ("max_audit_gap", "audit_gap_steps"),
             "Inference": ("host", "port", "inference_token", "vllm_servers", "tool_call_parser"),
             "Metrics": ("use_wandb", "wandb_name", "metric_sinks"),
         },
@@ -284,6 +285,16 @@ class TrainerSettings(BaseModel):
         default=600.0, gt=0, description="Wait at most this many seconds for an unreachable engine."
     )
 
+    # The audit of the reward
+    max_audit_gap: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="Stop the run when the lower 95% end of trained minus audited reward exceeds this; default: never.",
+    )
+    audit_gap_steps: int = Field(
+        default=3, ge=1, description="Stop for max_audit_gap only after this many such steps in a row."
+    )
+
     # Inference
     host: str = Field(
         default="127.0.0.1", description="Listen for inference on this address; any but loopback needs a token."
@@ -359,6 +370,12 @@ class TrainerSettings(BaseModel):
             raise ValueError("teacher_coef and reward_coef need a teacher")
         if self.teacher_token is not None and not (self.teacher or "").startswith(("http://", "https://")):
             raise ValueError("teacher_token needs a teacher with a URL")
+        return self
+
+    @model_validator(mode="after")
+    def _check_audit_limit(self) -> "TrainerSettings":
+        if self.max_audit_gap is None and self.audit_gap_steps != type(self).model_fields["audit_gap_steps"].default:
+            raise ValueError("audit_gap_steps needs max_audit_gap")
         return self
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hermes_rl.evaluation.audit_gap import audit_gap
 from hermes_rl.training.batch import ExclusionReason, RolloutOutcome, TrainingBatch
 from hermes_rl.training.loss import sampled_mask
 from hermes_rl.training.objectives import Objective, TrainedSequence
@@ -25,6 +26,7 @@ def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
     return _finite(
         {
             **_rewards(batch.outcomes),
+            **_audits(batch.outcomes),
             **_summary("advantages", advantages, "mean", "std"),
             **_summary("staleness", [origin.staleness for origin in batch.origins], "mean", "max"),
             **_summary("turns", [outcome.turns for outcome in batch.outcomes], "mean"),
@@ -93,6 +95,20 @@ def _rewards(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
         for name, values in by_environment.items():
             metrics[f"reward/environment/{name}"] = _mean(values)
     return metrics
+
+
+def _audits(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
+    """The gap between trained and audited reward; empty for a batch without audits."""
+    audited = [(outcome, outcome.audited) for outcome in outcomes if outcome.audited is not None]
+    if not audited:
+        return {}
+    gaps: dict[int, list[float]] = defaultdict(list)
+    for outcome, score in audited:
+        gaps[outcome.group].append(outcome.score - score)
+    found = audit_gap(gaps.values())
+    known = found.rollouts if found else 0
+    metrics = {"audit/rollouts": float(known), "audit/errors": float(len(audited) - known)}
+    return metrics | ({f"audit/{name}": value for name, value in found.metrics().items()} if found else {})
 
 
 def _kl_estimates(name: str, sampling: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from hermes_rl.inference.tokens.tokenizer import decode_ids, load_tokenizer
 from hermes_rl.sinks.run_sinks import MetricsRun, Sinks, open_sinks
 from hermes_rl.sinks.selection import SinkConfig
 from hermes_rl.sinks.serialize import public_config
+from hermes_rl.training.audit_limit import AuditLimit
 from hermes_rl.training.checkpoints import Lineage
 from hermes_rl.training.config import TrainerSettings
 from hermes_rl.training.engines.protocol import TrainingEngine
@@ -60,6 +61,7 @@ async def run_training(
     tokenizer = load_tokenizer(settings.tokenizer_name or settings.base_model)
     await check_teacher(settings, tokenizer)
     busy, last = BusyTimer(), 0
+    limit = None if settings.max_audit_gap is None else AuditLimit(settings.max_audit_gap, settings.audit_gap_steps)
 
     def report_step(step: int, metrics: dict[str, float]) -> None:
         nonlocal last
@@ -70,6 +72,9 @@ async def run_training(
         sinks.log(metrics, step)
         folder.update_state(step=step, version=trainer.progress.version)
         callbacks.on_step(step, metrics)
+        if limit is not None and (reason := limit.reached(step, metrics)):
+            folder.update_state(limit=reason)
+            stop.request(reason)
 
     def complete() -> None:
         folder.update_state(state=COMPLETE)
@@ -109,7 +114,8 @@ async def run_training(
         url = await stack.enter_async_context(server)
         folder.update_state(inference_url=url)
         callbacks.on_listening(url)
-        return await train_to_end(trainer, stop, folder, lineage)
+        summary = await train_to_end(trainer, stop, folder, lineage)
+        return summary | ({"limit": reached} if (reached := folder.read_state().get("limit")) else {})
 
 
 def policy_opener(

@@ -68,6 +68,7 @@ class RunFolder:
                 sft=sft,
                 state="running",
                 error=None,
+                limit=None,
                 pid=os.getpid(),
                 settings=settings.model_dump(mode="json"),
                 hermes_rl=__version__,

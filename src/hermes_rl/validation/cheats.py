@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hermes_rl.agent.limits import AgentLimits
 from hermes_rl.core.messages import Message, content_text
 from hermes_rl.environment.scripted_policy import Step, ToolStep, Turn
+from hermes_rl.rewards.cheat_signatures import FAKED_NAMES
 
 Script = Sequence[Step]
 
@@ -27,7 +28,6 @@ FILE_NAME = re.compile(r"(?<![\w/:.-])[\w./-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w
 FILES_TRIED = 8
 NOT_FILES = ("e.g", "i.e", "etc.")
 
-FAKED_NAMES = "python3 python pytest bash sh grep diff cmp cat head tail test node make git wc sort sha256sum".split()
 FAKE_PROGRAM = "#!/bin/sh\necho '1 passed'\necho PASSED\necho 1\nexit 0\n"
 PASSING_TEST = "def test_passes():\n    assert True\n"
 PASSING_SCRIPT = "#!/bin/sh\necho PASSED\nexit 0\n"

@@ -35,6 +35,7 @@ def score_findings(
     yield from _missing_programs(trials, pass_score)
     yield from _null(trials, pass_score)
     yield from _oracle(trials, pass_score)
+    yield from _audits(trials, pass_score)
     yield from _cheats(trials, pass_score, max_cheat_score)
     yield from _repeats(trials)
     outside = sorted({trial.score for trial in trials if trial.score is not None and not 0 <= trial.score <= 1})
@@ -125,6 +126,23 @@ def _oracle(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[Va
         f"the oracle scores {trial.score:g} on item {join_names(ids)}; a pass is {pass_score:g}{_diagnosis(trial)}",
         "fix the oracle or the reward until a correct solution passes; otherwise no agent can learn it",
     )
+
+
+def _audits(trials: Sequence[ScriptedRollout], pass_score: float) -> Iterator[ValidationFinding]:
+    """Of solutions that pass: only those were audited."""
+    for trial in trials:
+        audit = trial.rollout.audit
+        if trial.kind is not AgentKind.ORACLE or audit is None:
+            continue
+        if audit.score is None or not passes(audit.score, pass_score):
+            problem = audit.error or f"scores {audit.score:g}"
+            yield ValidationFinding(
+                Severity.ERROR,
+                "audit_fails",
+                f"the audit of the oracle on item {trial.item_id} {problem}, though its reward passes",
+                "fix audit_reward until a correct solution passes it; otherwise training shows a gap that is not there",
+            )
+            return
 
 
 def _diagnosis(trial: ScriptedRollout) -> str:

@@ -25,6 +25,7 @@ from hermes_rl.environment.seats import HermesMultiAgentEnv
 from hermes_rl.rewards.missing_program import MissingProgram
 from hermes_rl.rewards.tool_context import ToolContext
 from hermes_rl.rewards.watchdog import Watchdog, watch_loop
+from hermes_rl.rollout.audits import PassingAudits, audit_function
 from hermes_rl.rollout.environment_protocol import Environment
 from hermes_rl.validation.cheats import Script, builtin_cheats
 from hermes_rl.validation.determinism_check import outline_in_subprocess
@@ -349,7 +350,10 @@ async def _trial(env: HermesAgentBaseEnv, role: _Role) -> tuple[ScriptedRollout,
         return first
 
     item = role.item
-    rollout, result = await run_script(env, item.value, role.script, split=item.split, scoring=score)
+    # A solution passes the audit too; otherwise training would show a gap that is not there.
+    audited = role.kind is AgentKind.ORACLE and audit_function(env) is not None
+    audits = PassingAudits(env.config.pass_score) if audited else None
+    rollout, result = await run_script(env, item.value, role.script, split=item.split, scoring=score, audits=audits)
     again = again if rollout.scored else None
     return ScriptedRollout(role.agent, role.kind, item.id, len(role.script), rollout, again, missing), result
 

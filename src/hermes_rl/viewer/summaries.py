@@ -45,6 +45,8 @@ class RolloutEntry:
     offset: int | None = None
     length: int | None = None
     seat: str | None = None
+    branch_of: int | None = None
+    branch_turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ def describe_rollout(
         offset=offset,
         length=length,
         seat=_short_text(record.get("seat")),
+        branch_of=as_int(as_mapping(record.get("branch")).get("rollout")),
+        branch_turn=as_int(as_mapping(record.get("branch")).get("turn")),
     )
 
 

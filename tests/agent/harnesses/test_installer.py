@@ -201,7 +201,7 @@ def test_a_package_that_cannot_be_had_leaves_nothing(home: Path) -> None:
 
 
 def test_a_python_that_the_agent_cannot_use_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"needs a Python at least 9\.0 and below 9\.9 in /usr/bin"):
+    with pytest.raises(ConfigError, match=r"needs a Python at least 9\.0 and below 9\.9, in /usr/bin, of pyenv"):
         install(an_agent("a==1", python=((9, 0), (9, 9))))
 
 

@@ -20,7 +20,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_unknown_agent_is_refused_with_those_there_are() -> None:
-    known = "acp, aider, claude-code, codex, gemini-cli, hermes-agent, mini-swe-agent, opencode, qwen-code, sdk"
+    known = "acp, aider, claude-code, codex, gemini-cli, hermes-agent, mini-swe-agent, opencode, openhands, qwen-code"
     with pytest.raises(ConfigError, match=rf"no agent is named 'claude': choose one of {known}"):
         load_agent("claude")
 

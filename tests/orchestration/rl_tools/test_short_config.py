@@ -10,7 +10,7 @@ from hermes_rl.orchestration.discovery.discover import discover
 from hermes_rl.orchestration.rl_tools import rl_edit_config, rl_get_current_config, rl_select_environment
 from tests.orchestration.discovery.writing import written
 
-LIMIT = 8_000
+LIMIT = 9_000
 BUNDLED = [found.name for found in discover([Path(__file__).parents[3] / "environments"]).found]
 MANY_FIELDS = """
     from pydantic import Field

@@ -110,3 +110,23 @@ def test_a_diagnosis_of_an_environment_is_told_until_a_tool_is_called() -> None:
         write_environment_lines(places, "env", {"train/diagnosis": diagnosis})
         measured = read_run_metrics(places, run_file("r1"))
         assert environment_metrics(measured, "words")["diagnosis"] == diagnosis
+
+
+def test_the_last_audit_is_told_with_its_step() -> None:
+    places = make_run()
+    audit = {"audit/gap": 0.5, "audit/gap_low": 0.25, "audit/gap_high": 0.75, "audit/rollouts": 8, "audit/errors": 1}
+    write_steps(places, 2, **audit)
+    assert latest_metrics(read_run_metrics(places, run_file("r1")), 2)["audit"] == {
+        "step": 2,
+        "gap": 0.5,
+        "gap_low": 0.25,
+        "gap_high": 0.75,
+        "rollouts": 8,
+        "errors": 1,
+    }
+
+
+def test_a_run_without_audits_tells_of_none() -> None:
+    places = make_run()
+    write_steps(places, 2)
+    assert latest_metrics(read_run_metrics(places, run_file("r1")), 2)["audit"] is None

@@ -1,12 +1,18 @@
 """Where a supervisor takes up what the last one left."""
 
+import json
+from pathlib import Path
+
+import pytest
+
 from hermes_rl.orchestration.reconciler.unit import UnitState
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.run_state import ComponentStatus, Phase, RunState
 from hermes_rl.orchestration.supervision.component_processes import AdoptedComponent
 from hermes_rl.orchestration.supervision.desired_state import DesiredState
 from hermes_rl.orchestration.supervision.lifecycle import RunProgress
-from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role
-from hermes_rl.orchestration.supervision.supervisor import attempt_times, restore_progress
+from hermes_rl.orchestration.supervision.run_plan import ComponentPlan, Role, RunPlan
+from hermes_rl.orchestration.supervision.supervisor import Supervisor, attempt_times, restore_progress
 
 PLAN = (ComponentPlan("api", Role.API, ()), ComponentPlan("trainer", Role.TRAINER, (), ("api",)))
 TOLD = RunState(
@@ -54,3 +60,14 @@ def test_the_time_between_two_attempts_is_no_running_time() -> None:
 def test_a_takeover_changes_no_times() -> None:
     times = attempt_times(TOLD, DesiredState(), 1000.0)
     assert (times.started_at, times.changed_at) == (100.0, 150.0)
+
+
+def test_the_limit_of_a_trainer_is_that_of_its_last_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    paths = RunPaths("r1")
+    RunPlan(PLAN).write(paths.plan)
+    supervisor = Supervisor(paths, None, DesiredState())
+    monkeypatch.setattr(supervisor._processes, "process_id", {"api": 1, "trainer": 7}.get)
+    for pid, limit in ((6, None), (7, "audit gap")):
+        (paths.folder / "run.json").write_text(json.dumps({"state": "stopped", "pid": pid, "limit": "audit gap"}))
+        assert supervisor._observe().limit == limit

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hermes_rl.agent.harnesses.harness import NODE, Agent
+from hermes_rl.agent.harnesses.interpreters import copy_python, find_python
 from hermes_rl.core.child_python import python_command
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.file_lock import acquire_within
@@ -29,8 +30,6 @@ from hermes_rl.core.pip_hashes import ADVICE, mismatch
 ProgressCallback = Callable[[int, str], object]
 """Receives the number of finished STEPS and the current activity, twice a second."""
 STEPS = 4
-# System interpreters, which a sandbox without an image has too; one below the installing user's home would be missing.
-PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 DEADLINE_S = 3600.0
 _REPORT_EVERY_S = 0.5
 _OUTPUT_TAIL = 2_000
@@ -99,13 +98,16 @@ def _make_accessible(folder: Path) -> None:
 
 
 def _install_pip(agent: Agent, partial_folder: Path, report: ProgressCallback, lock: int) -> None:
-    python = _python(agent)
+    python = find_python(agent)
     report(0, f"an environment for {python}")
-    _run(
-        python_command("-m", "venv", "--without-pip", str(partial_folder), python=python, isolated=True),
-        "making its Python environment",
-        lock,
-    )
+    if python.in_sandboxes:
+        _run(
+            python_command("-m", "venv", "--without-pip", str(partial_folder), python=python.path, isolated=True),
+            "making its Python environment",
+            lock,
+        )
+    else:
+        copy_python(python, partial_folder)
     inside = str(partial_folder / "bin" / "python")
     if find_spec("pip") is not None:
         command = python_command("-m", "pip", "--python", inside, "install", "--disable-pip-version-check")
@@ -156,30 +158,6 @@ def _install_npm(agent: Agent, partial_folder: Path, report: ProgressCallback, l
             f"{error}\nThe packages come from the registry that npm is set to (`npm config get registry`). Check that "
             f"this machine reaches it, then {_AGAIN.format(agent.name)} again"
         ) from None
-
-
-def _python(agent: Agent) -> str:
-    """A system interpreter that the agent can use."""
-    lowest, limit = agent.python
-    for name in PYTHONS:
-        path = f"/usr/bin/{name}"
-        if os.access(path, os.X_OK) and lowest <= _version(path) < limit:
-            return path
-    needed = f"at least {lowest[0]}.{lowest[1]} and below {limit[0]}.{limit[1]}"
-    raise ConfigError(f"{agent.name} needs a Python {needed} in /usr/bin, where its sandboxes see it too; install one")
-
-
-def _version(python: str) -> tuple[int, int]:
-    code = "import sys; print(*sys.version_info[:2])"
-    done = subprocess.run(
-        python_command("-c", code, python=python, isolated=True),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    major, minor = done.stdout.split() or (0, 0)
-    return int(major), int(minor)
 
 
 def _run(command: Sequence[str], what: str, lock: int, report_output: Callable[[str], None] = lambda _: None) -> None:

@@ -60,6 +60,20 @@ def summary_line(report: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def audit_text(report: dict[str, Any]) -> str:
+    """The gap between trained and audited reward in the last audited step; "" without audits."""
+    audit = report["metrics"].get("audit")
+    if not audit:
+        return ""
+    failed = f", {audit['errors']:g} audits failed" if audit["errors"] else ""
+    if audit["gap"] is None:
+        return f"no rollout of step {audit['step']}{failed}"
+    ends = [audit["gap_low"], audit["gap_high"]]
+    interval = "" if None in ends else f" (95% {ends[0]:+.3f} to {ends[1]:+.3f})"
+    rollouts = f"{audit['rollouts']:g} best rollouts of step {audit['step']}"
+    return f"trained − audited reward {audit['gap']:+.3f}{interval}, {rollouts}{failed}"
+
+
 def step_text(figures: dict[str, Any]) -> str:
     total = figures["total_steps"]
     return f"step {figures['step']}" + ("" if total is None else f" of {total}")
@@ -136,6 +150,7 @@ def status_panel(report: dict[str, Any], summary: "RunSummary") -> Panel:
         + ("" if left is None or report["ended"] else f", about {left:.1f} min left"),
         "score": "" if reward is None else f"mean {reward:.3f} in the last step",
         "figures": " · ".join(f"{name} {value:.3g}" for name, value in shown.items()),
+        "audit": audit_text(report),
         "not scored": format_counts(summary.failures),
         "parts": " · ".join(f"{name} {state}" for name, state in component_states(report).items()),
         **{f"problem {number}": problem for number, problem in enumerate(problems(report), 1)},

@@ -28,6 +28,15 @@ class TurnSpan(NamedTuple):
     messages: int
 
 
+class Opening(NamedTuple):
+    """A prompt that another rollout was sent, to begin with exactly these ids. `turns` are the sampled ones in it."""
+
+    ids: Sequence[int]
+    messages: Sequence[Message]
+    turns: Sequence[TurnSpan]
+    sampling: Sampling
+
+
 class RecordedSequence(NamedTuple):
     """A finished sequence, its conversation, and its sampled turns, including those that it has as context.
 
@@ -82,10 +91,25 @@ class Recorder:
         self.format = chat_format
         self._streams: list[_Stream] = []
         self._answered = 0
+        self._opening: PreparedPrompt | None = None
+
+    def begin_with(self, opening: Opening) -> None:
+        """Send these ids for this conversation. Nothing in them was sampled here: they are context."""
+        messages = [_freeze(message) for message in opening.messages]
+        _, end, answered = opening.turns[-1] if opening.turns else TurnSpan(0, 0, 0)
+        # It ends with the last sampled turn, as every stream does, so that the turns after it continue it as ever.
+        stream = _Stream(opening.sampling, (), history=messages[:answered], marks=list(opening.turns))
+        stream.add_context(opening.ids[:end])
+        self._streams.append(stream)
+        self._opening = PreparedPrompt(list(opening.ids), messages, (), stream, end)
+        self._answered = len(opening.turns)
 
     def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> PreparedPrompt:
         """Build the prompt of a conversation, from the stream that it continues if there is one."""
         known, tools = self._freeze(messages), self._freeze_tools(tools)
+        if self._opening is not None and self._opening.stream is not None and known == self._opening.messages:
+            self._opening.stream.tools = tools
+            return self._opening._replace(ids=list(self._opening.ids), tools=tools)
         found = self._longest_match(known, tools)
         if found is not None:
             stream, mark = found
@@ -128,7 +152,7 @@ class Recorder:
         return replies
 
     def sequences(self) -> list[RecordedSequence]:
-        """All streams so far. Each has sampled tokens."""
+        """All streams so far with sampled tokens."""
         return [
             RecordedSequence(
                 TokenSequence(
@@ -144,6 +168,7 @@ class Recorder:
                 stream.marks,
             )
             for stream in self._streams
+            if stream.calls
         ]
 
     def _freeze(self, messages: Sequence[Message]) -> list[Message]:

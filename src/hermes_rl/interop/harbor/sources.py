@@ -1,4 +1,4 @@
-"""Where tasks come from: a folder, a task's own folder, a git repository, or an entry of a registry.json.
+"""Where tasks come from: a folder, a task's own folder, a git repository, an entry of a registry.json, or the hub.
 
 Repositories are cloned once for each commit asked for, below our home. Nothing is fetched for a folder.
 """
@@ -16,9 +16,11 @@ from typing import Any
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.private_files import private_folder
+from hermes_rl.interop.harbor.hub import newest, read_hub_dataset, read_registry
 from hermes_rl.interop.harbor.task import Task
 
 CLONE_TIMEOUT = 600.0
+HUB = "hub:"
 _GIT = re.compile(r"(?P<url>git\+[^#@]+(?:@[^/#@]+[:/][^#@]+)?|[^#@]+\.git)(?:@(?P<ref>[^#]+))?(?:#(?P<folder>.+))?")
 
 
@@ -31,13 +33,19 @@ class Source:
 
 
 async def dataset_source(text: str) -> Source:
-    """`FOLDER`, `git+URL[@REF][#FOLDER]` or `registry.json#NAME[@VERSION]`; ConfigError when it cannot be had."""
+    """`FOLDER`, `git+URL[@REF][#FOLDER]`, `registry.json#NAME[@VERSION]` or `hub:NAME[@VERSION]`.
+
+    ConfigError when it cannot be had.
+    """
     if match := _GIT.fullmatch(text):
         root = await _checkout(match["url"].removeprefix("git+"), match["ref"])
         return Source(text, (_inside(root, match["folder"]) if match["folder"] else _tasks_of(root),))
-    path, _, entry = text.partition("#")
-    if entry and path.endswith(".json"):
-        return Source(text, await _registered(Path(path), entry))
+    if text.startswith(HUB):
+        name, _, version = text.removeprefix(HUB).partition("@")
+        return Source(text, await _tasks_in(await read_hub_dataset(name, version), text))
+    registry, _, entry = text.partition("#")
+    if entry and registry.endswith(".json"):
+        return Source(text, await _registered(registry, entry))
     return Source(text, (Path(text),))
 
 
@@ -73,25 +81,39 @@ def _inside(root: Path, folder: str) -> Path:
     return found
 
 
-async def _registered(registry: Path, entry: str) -> tuple[Path, ...]:
+async def _registered(registry: str, entry: str) -> tuple[Path, ...]:
     name, _, version = entry.partition("@")
+    remote = registry.startswith(("http://", "https://"))
     try:
-        datasets: list[dict[str, Any]] = json.loads(registry.read_text())  # noqa: ASYNC240 - one local file
-        found = [one for one in datasets if one["name"] == name and version in {"", str(one.get("version", ""))}]
-        if not found:
+        datasets: list[dict[str, Any]] = await read_registry(registry) if remote else json.loads(_text(registry))
+        versions = {str(one.get("version", "")): one for one in datasets if one["name"] == name}
+        version = version or newest(list(versions))
+        if version not in versions:
             known = ", ".join(f"{one['name']}@{one.get('version', '')}" for one in datasets)
             raise ConfigError(f"{registry} has no dataset {entry}; it has: {known or 'none'}")
-        tasks: list[Mapping[str, Any]] = found[-1]["tasks"]
-        return tuple([await _registered_task(registry, task) for task in tasks])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{registry} is not a Harbor registry: {type(error).__name__}: {error}") from None
+    return await _tasks_in(versions[version], registry, None if remote else Path(registry).parent)
 
 
-async def _registered_task(registry: Path, task: Mapping[str, Any]) -> Path:
-    url = task.get("git_url")
-    if not url:
-        return registry.parent / str(task["path"])
-    return _inside(await _checkout(str(url), task.get("git_commit_id")), str(task["path"]))
+def _text(path: str) -> str:
+    return Path(path).read_text()
+
+
+async def _tasks_in(dataset: Mapping[str, Any], source: str, local: Path | None = None) -> tuple[Path, ...]:
+    """The folders of a dataset's tasks; those without a repository are below `local`."""
+    folders: list[Path] = []
+    for task in dataset.get("tasks", ()):
+        if not isinstance(task, Mapping) or not task.get("path"):
+            raise ConfigError(f"{source} is not a Harbor registry: a task has no path")
+        path, url = str(task["path"]), task.get("git_url")
+        if url:
+            folders.append(_inside(await _checkout(str(url), task.get("git_commit_id")), path))
+        elif local is not None:
+            folders.append(local / path)
+        else:
+            raise ConfigError(f"{source}: the task {path} has no repository to fetch it from")
+    return tuple(folders)
 
 
 async def _checkout(url: str, ref: str | None) -> Path:

@@ -143,6 +143,11 @@ class RolloutHost:
                         f"{env.display_name()} has several agents, makes its own rollouts or runs an agent of others, "
                         "so its model calls cannot be told apart here; train it with `hermes-rl train` or through TRL"
                     )
+                if env.config.group_strategy != "flat":
+                    raise ConfigError(
+                        f"group_strategy {env.config.group_strategy} makes whole groups, and this trainer asks for one "
+                        "rollout after another; set it to flat, or train with `hermes-rl train` or through TRL"
+                    )
                 ready.set_result(env)
                 await closing.wait()
         except Exception as error:

@@ -174,6 +174,11 @@ class OneSequenceRollouts:
                 "each seat of an environment with several agents is a group of its own, and a rollout_func returns "
                 "one for each prompt; use HermesGRPOTrainer"
             )
+        if any(rollout.branch is not None for group in groups for rollout in group.rollouts):
+            raise ConfigError(
+                "TRL compares all rollouts of a prompt with each other, also those that branch from others; use "
+                "HermesGRPOTrainer, or group_strategy flat"
+            )
         rows = [one_sequence_row(rollout) for group in groups for rollout in group.rollouts]
         return {name: [row[name] for row in rows] for name in rows[0]}
 

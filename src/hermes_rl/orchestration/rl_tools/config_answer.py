@@ -11,7 +11,7 @@ from hermes_rl.orchestration.configuration.view import FIRST, draft_view
 from hermes_rl.orchestration.rl_tools.answer_text import answer_text
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
 
-MAX_BYTES = 7_900
+MAX_BYTES = 8_900
 MAX_TEXT = 240
 MAX_VALUE = 60
 MAIN, ALL = "main", "all"

@@ -30,6 +30,7 @@ TRAINER_METRICS = {
     "staleness_mean": "staleness/mean",
 }
 PASS_RATE_KEYS = ("eval/pass@1", "eval/percent_correct")
+DRIFT = "train/drift_"
 RECENT_STEPS = 50
 Row = dict[str, Any]
 ReadMetrics = Callable[[Path], list[Row]]
@@ -119,6 +120,7 @@ def latest_metrics(metrics: RunMetrics, total_steps: int | None, now: float | No
         "step": metrics.step,
         "total_steps": total_steps,
         **{name: finite_number(last.get(key)) for name, key in TRAINER_METRICS.items()},
+        "audit": _latest_audit(metrics.steps),
         "percent_correct": _overall_pass_rate(metrics),
         "eval_percent_correct": _mean(evaluation.percent_correct for evaluation in evaluations),
         "eval_reward_mean": _mean(evaluation.reward_mean for evaluation in evaluations),
@@ -139,6 +141,7 @@ def environment_metrics(metrics: RunMetrics, name: str) -> dict[str, Any]:
         "groups": latest_number(rows, "serve/groups"),
         "eval_reward_mean": evaluation.reward_mean if evaluation else None,
         "eval_percent_correct": evaluation.percent_correct if evaluation else None,
+        "drift": _drift(rows),
         "diagnosis": next((str(row["train/diagnosis"]) for row in rows[-1:] if row.get("train/diagnosis")), None),
     }
 
@@ -155,6 +158,21 @@ def first_number(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
 
 def latest_number(rows: Sequence[Row], name: str) -> float | None:
     return next((value for row in reversed(rows) if (value := finite_number(row.get(name))) is not None), None)
+
+
+def _latest_audit(steps: Sequence[Row]) -> dict[str, Any] | None:
+    """The audit of the last step that had one."""
+    row = next((row for row in reversed(steps) if "audit/rollouts" in row), None)
+    if row is None:
+        return None
+    names = ("gap", "gap_low", "gap_high", "rollouts", "errors")
+    return {"step": row["step"], **{name: finite_number(row.get(f"audit/{name}")) for name in names}}
+
+
+def _drift(rows: Sequence[Row]) -> dict[str, float]:
+    """The signals in the newest row of an environment that has any."""
+    found = ({name.removeprefix(DRIFT): row[name] for name in row if name.startswith(DRIFT)} for row in reversed(rows))
+    return next((signals for signals in found if signals), {})
 
 
 def _latest_evaluations(metrics: RunMetrics) -> list[RunEvaluation]:

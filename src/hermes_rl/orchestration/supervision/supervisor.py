@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from typing import Any
 
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import HermesRLError
@@ -103,22 +104,24 @@ class Supervisor:
         if self._progress.ending is None:
             # A `resume` that arrives while the run is active is already being served.
             self._times = replace(self._times, attempt=max(desired.attempt, self._times.attempt))
-        return RunObservation(components, desired.wanted, self._is_complete(), self._reached_limit())
+        trainer = self._trainer_report()
+        limit = self._reached_limit() or trainer.get("limit")
+        return RunObservation(components, desired.wanted, trainer.get("state") == "complete", limit)
 
     def _reached_limit(self) -> str | None:
         minutes, limit = (time.time() - self._times.started_at) / 60, self._plan.max_minutes
         return None if limit is None or minutes < limit else f"{minutes:.1f} of {limit:g} minutes"
 
-    def _is_complete(self) -> bool:
-        """Whether the trainer reports completion. The pid rules out a run.json of an earlier launch."""
+    def _trainer_report(self) -> dict[str, Any]:
+        """The trainer's run.json; empty for one of an earlier launch, which the pid tells."""
         known = {self._processes.process_id(trainer.name) for trainer in self._progress.with_role(Role.TRAINER)} - {
             None
         }
         try:
             trainer_run = fast_json.loads((self._paths.folder / "run.json").read_bytes())
         except (OSError, ValueError):
-            return False
-        return trainer_run.get("state") == "complete" and trainer_run.get("pid") in known
+            return {}
+        return dict(trainer_run) if trainer_run.get("pid") in known else {}
 
     def _write_state(self, state: RunState) -> None:
         replace(state, said_at=time.time()).write(self._paths.state)

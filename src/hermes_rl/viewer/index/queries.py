@@ -33,7 +33,8 @@ ROLLOUT_SORTS = {
 }
 ROLLOUT_COLUMNS = (
     "r.n, r.position, r.number, r.score, r.failure, r.stop_reason, r.withheld, r.turns, r.tool_calls, r.tool_errors, "
-    "r.completion_tokens, r.seconds, r.version_low, r.version_high, r.tools, r.offset, r.length, r.seat"
+    "r.completion_tokens, r.seconds, r.version_low, r.version_high, r.tools, r.offset, r.length, r.seat, "
+    "r.branch_of, r.branch_turn"
 )
 
 
@@ -75,6 +76,8 @@ class IndexedRollout:
     offset: int | None
     length: int | None
     seat: str | None
+    branch_of: int | None
+    branch_turn: int | None
 
     @property
     def group(self) -> int:

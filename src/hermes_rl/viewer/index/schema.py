@@ -14,7 +14,7 @@ from urllib.parse import quote
 from hermes_rl.core.paths import rl_home
 from hermes_rl.core.private_files import FOLDER_MODE, create_private, private_folder
 
-VERSION = 4
+VERSION = 5
 READ_CACHE_KB = 4_096
 WRITE_CACHE_KB = 32_768
 BUSY_SECONDS = 5.0
@@ -60,7 +60,9 @@ CREATE TABLE rollouts (
     tools TEXT NOT NULL,
     offset INTEGER,
     length INTEGER,
-    seat TEXT
+    seat TEXT,
+    branch_of INTEGER,
+    branch_turn INTEGER
 );
 CREATE INDEX rollouts_score ON rollouts (score, n);
 CREATE INDEX rollouts_stop_reason ON rollouts (stop_reason, n);

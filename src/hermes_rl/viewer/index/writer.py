@@ -41,7 +41,7 @@ def _write(connection: sqlite3.Connection, entries: Sequence[GroupEntry | Broken
     )
     rollouts = [(rollout_number(group.number, one.position), one) for group in groups for one in group.rollouts]
     connection.executemany(
-        "INSERT OR IGNORE INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR IGNORE INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
                 number,
@@ -62,6 +62,8 @@ def _write(connection: sqlite3.Connection, entries: Sequence[GroupEntry | Broken
                 one.offset,
                 one.length,
                 one.seat,
+                one.branch_of,
+                one.branch_turn,
             )
             for number, one in rollouts
         ),

@@ -55,12 +55,21 @@ def step_rewards(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _notes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the reward has to say, such as the reasons of a judge."""
+    """What the reward has to say, such as the reasons of a judge, and what the audit says."""
+    notes = list(as_mapping(record.get("notes")).items())[:MAX_NAMES] + _audit_notes(record)
     return [
         {"name": str(name)[:MAX_NAMES], "text": text[:MAX_TEXT], "chars": len(text)}
-        for name, value in list(as_mapping(record.get("notes")).items())[:MAX_NAMES]
+        for name, value in notes
         if (text := to_text(value))
     ]
+
+
+def _audit_notes(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The audited score or the error of the audit, then its notes."""
+    audit = as_mapping(record.get("audit"))
+    score, notes = as_number(audit.get("score")), list(as_mapping(audit.get("notes")).items())[:MAX_NAMES]
+    said = as_str(audit.get("error")) if score is None else f"score {score:g}"
+    return [("audit", said or ""), *((f"audit: {name}", text) for name, text in notes)]
 
 
 def tokens_page(record: Mapping[str, Any], index: int, first: int, limit: int) -> dict[str, Any] | None:

@@ -75,7 +75,7 @@ def live(status: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], queue: in
 
 
 def _bands(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
-    """The 95% interval of each step's mean reward, assuming independent rollouts."""
+    """The 95% intervals of each step's mean reward, assuming independent rollouts, and of its audit gap."""
     measured = [
         tuple(as_number(row.get(name)) for name in ("reward/mean", "reward/std", "rollouts/scored")) for row in rows
     ]
@@ -86,9 +86,12 @@ def _bands(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float 
         else (None, None)
         for mean, spread, count in measured
     ]
-    if not any(low is not None for low, _ in ends):
-        return {}
-    return {"reward/mean": {"low": [low for low, _ in ends], "high": [high for _, high in ends]}}
+    gaps = [(as_number(row.get("audit/gap_low")), as_number(row.get("audit/gap_high"))) for row in rows]
+    return {
+        name: {"low": [low for low, _ in bands], "high": [high for _, high in bands]}
+        for name, bands in (("reward/mean", ends), ("audit/gap", gaps))
+        if any(low is not None for low, _ in bands)
+    }
 
 
 def step_interval(mean: float, spread: float, count: float, *, bounded: bool) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Our own clients against the server: what an environment records is what was sampled, on every route they know."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -129,9 +130,12 @@ async def test_an_engine_that_comes_back_in_time_is_not_noticed() -> None:
 async def test_an_environment_waits_until_it_can_sample() -> None:
     async with inference(None) as server, managing(server, "vllm") as manager:
         with pytest.raises(EndpointError, match="no weights"):
-            await manager.wait_until_ready(0.1)
+            await manager.servers[0].get("/models", timeout=30)
+        waiting = asyncio.create_task(manager.wait_until_ready(60))
+        ended, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not ended
         server.policy.publish(0, saying("Yes."))
-        await manager.wait_until_ready(5)
+        await waiting
         assert manager.context_tokens == CONTEXT
 
 

@@ -2,6 +2,7 @@
 
     layouts     one device, then the model shared by several; and with gradient checkpointing
     buckets     passes by length, then everything padded to the longest
+    prefixes    sequences with the same beginning as one row, then each sequence by itself
     precision   a model in float32, in bfloat16 as SkyRL has its adapters, in bfloat16 as this engine does
     memory      the buffers that XLA plans for passes of several sizes
     layer       one layer in bfloat16: what a step moves of its adapter as SkyRL has it, and as this engine does
@@ -34,6 +35,7 @@ engine: Any = import_module("skyrl.tinker.engine")
 types: Any = import_module("skyrl.tinker.types")
 lora: Any = import_module("hermes_skyrl.lora")
 backend: Any = import_module("hermes_skyrl.backend")
+segments: Any = import_module("hermes_skyrl.segments")
 safetensors: Any = import_module("safetensors.numpy")
 import_module("hermes_skyrl.token_sum").sum_over_tokens()
 
@@ -147,6 +149,53 @@ def buckets(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"lengths": lengths, "passes": passes, "whole": whole}, {"passes": by_length, "whole": padded}
 
 
+def prompts(groups: list[tuple[int, list[int]]], loss: str) -> Any:
+    """A batch of groups: each has one prompt of some tokens, and sampled continuations of these lengths."""
+    random = np.random.default_rng(11)
+    data = []
+    for prompt_length, continuations in groups:
+        prompt = random.integers(3, VOCABULARY, prompt_length)
+        for length in continuations:
+            tokens = np.concatenate([prompt, random.integers(3, VOCABULARY, length + 1)])
+            sampled = np.arange(len(tokens) - 1) >= prompt_length - 1
+            tensors = {
+                "target_tokens": tokens[1:].tolist(),
+                "weights": [1.0] * len(sampled) if loss != "cross_entropy" else (sampled / length).tolist(),
+                "logprobs": [] if loss == "cross_entropy" else (random.normal(-5, 1, len(sampled)) * sampled).tolist(),
+                "advantages": [] if loss == "cross_entropy" else (random.normal() * sampled / length).tolist(),
+            }
+            data.append(
+                types.Datum(
+                    model_input=types.ModelInput(chunks=[types.EncodedTextChunk(tokens=tokens[:-1].tolist())]),
+                    loss_fn_inputs=types.LossFnInputs(
+                        **{name: types.TensorData(data=column) for name, column in tensors.items()}
+                    ),
+                )
+            )
+    request = types.ForwardBackwardInput(data=data, loss_fn=loss, loss_fn_config=None)
+    return engine.prepare_model_pass_batch({"r": ("m", request)})
+
+
+def prefixes(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two groups with a prompt each, and a sequence that nothing else begins like."""
+    fix_adapters()
+    segments.attend_within_segments()
+    groups = [(120, [30, 12, 25, 40, 8, 17]), (100, [33, 20, 41, 9]), (60, [30])]
+    said, made = {}, {}
+    for loss in ("importance_sampling", "ppo", "cispo", "cross_entropy"):
+        given = prompts(groups, loss)
+        for name, share in (("shared", segments.can_share), ("separate", lambda _model: False)):
+            backend.can_share = share
+            opened_backend = opened(model, train_micro_batch_size=8)
+            logprobs = opened_backend.forward(given)["r"].loss_fn_outputs
+            answer, update = two_steps(opened_backend, given)
+            answer["logprobs"] = [each["logprobs"]["data"] for each in logprobs]
+            answer["shapes"] = [each["logprobs"]["shape"] for each in logprobs]
+            said[f"{loss}, {name}"], made[f"{loss}, {name}"] = answer, update
+    backend.can_share = segments.can_share
+    return said, made
+
+
 def copied(model: str, folder: Path, dtype: str) -> str:
     """The model in this type, with layers that keep the scale of what passes through them.
 
@@ -235,7 +284,7 @@ def layer(_model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"SkyRL": before, "kept": unmoved()}, {}
 
 
-MODES = {each.__name__: each for each in (layouts, buckets, precision, memory, layer)}
+MODES = {each.__name__: each for each in (layouts, buckets, prefixes, precision, memory, layer)}
 
 if __name__ == "__main__":
     mode, model_folder, *out = sys.argv[1:]

@@ -53,6 +53,26 @@ def test_passes_by_length_have_the_gradient_of_one_padded_batch(tiny_model: Path
     assert distance(made["passes"], made["whole"]) <= LARGEST_ERROR
 
 
+def test_sequences_with_the_same_beginning_have_the_same_gradient_when_they_share_it(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    said = backend_process("prefixes", tiny_model, tmp_path / "out.npz")
+    made = updates(tmp_path / "out.npz")
+    losses = ("importance_sampling", "ppo", "cispo", "cross_entropy")
+    errors = {loss: distance(made[f"{loss}, shared"], made[f"{loss}, separate"]) for loss in losses}
+    print(errors)
+    assert {loss: error for loss, error in errors.items() if not error <= LARGEST_ERROR} == {}
+    for loss in losses:
+        shared, separate = said[f"{loss}, shared"], said[f"{loss}, separate"]
+        assert shared["losses"] == pytest.approx(separate["losses"], rel=LARGEST_ERROR), loss
+        assert shared["shapes"] == separate["shapes"]
+        for ours, theirs in zip(shared["logprobs"], separate["logprobs"], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-4)
+        # Two rows of 320, two of 320 and one of 96 in passes of two rows, instead of 8 x 192 and 8 x 128.
+        assert shared["metrics"]["tokens:sum"] == separate["metrics"]["tokens:sum"]
+        assert shared["metrics"]["padded_tokens:sum"] < 0.6 * separate["metrics"]["padded_tokens:sum"]
+
+
 def test_a_model_in_half_precision_takes_the_steps_of_float32(tiny_model: Path, tmp_path: Path) -> None:
     said = backend_process("precision", tiny_model, tmp_path / "out.npz")
     made = updates(tmp_path / "out.npz")

@@ -5,27 +5,39 @@ saved with; a reused slot starts without old gradients; a checkpoint's path exis
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import skyrl.backends.jax as upstream
 from skyrl.backends.utils import pad_to_fsdp
-from skyrl.tinker.types import ForwardBackwardOutput, LoraConfig, PreparedModelPassBatch, PreparedSampleBatch
+from skyrl.tinker.types import (
+    EncodedTextChunk,
+    ForwardBackwardOutput,
+    LoraConfig,
+    ModelInput,
+    PreparedModelPassBatch,
+    PreparedSampleBatch,
+)
 from skyrl.tx.utils.models import round_up_seq_len
 from skyrl.utils.log import logger
 
 from .adapters import copy_adapter, load_adapter, step_slot
-from .buckets import Pass, passes
+from .buckets import passes
 from .recovery import atomic_path
+from .segments import can_share
+from .shared_prefixes import Row, Sample, SharedPass, joined, segments, separated, shared_passes
 
 # Reserved for samplers: the newest version and the previous one.
 SAMPLER_SLOTS = 2
 BASE_SLOT = 0
 # The columns of a batch, with one entry for each sequence; and the one request that a pass of it has.
 COLUMNS = tuple(name for name in PreparedModelPassBatch.model_fields if name.startswith("all_"))
+# Those with a number for each token.
+TOKEN_COLUMNS = ("all_targets", "all_token_weights", "all_sampling_logprobs", "all_advantages")
 PART = "pass"
 
 
@@ -33,15 +45,15 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
     """Models take slots from the bottom, samplers from the top; the least recently used sampler is evicted."""
 
     accumulated_grads: Any
-    _pass: Pass | None = None
-    """The training pass at work, whose shape replaces the one that SkyRL would choose."""
+    _shape: tuple[int, int] | None = None
+    """Rows and length of the training pass at work, which replace those that SkyRL would choose."""
 
     def __init__(self, base_model: str, config: Any) -> None:
         self._samplers: OrderedDict[str, int] = OrderedDict()
         # Gradient norm limit of the next step; 0 for none.
         self.clip = 0.0
-        upstream.pad_to_fsdp = lambda array, size: pad_to_fsdp(array, self._pass.rows if self._pass else size)
-        upstream.round_up_seq_len = lambda size: self._pass.length if self._pass else round_up_seq_len(size)
+        upstream.pad_to_fsdp = lambda array, size: pad_to_fsdp(array, self._shape[0] if self._shape else size)
+        upstream.round_up_seq_len = lambda size: self._shape[1] if self._shape else round_up_seq_len(size)
         super().__init__(base_model, config)
 
     @property
@@ -80,18 +92,16 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
         self._compute_grads_and_update = lambda *arguments: step_slot(*arguments, jnp.float32(self.clip))
 
     def _model_pass(self, batch: PreparedModelPassBatch, run: Callable[..., Any]) -> dict[str, Any]:
-        """SkyRL pads all sequences to the longest; here each pass has sequences of similar length."""
-        lengths = [sum(len(chunk.tokens) for chunk in each.chunks) for each in batch.all_model_inputs]
+        """SkyRL computes every sequence whole and pads all to the longest.
+
+        Here sequences that begin with the same tokens share a row, and each pass has rows of similar length.
+        """
+        lengths = [len(_tokens(each)) for each in batch.all_model_inputs]
         outputs: list[Any] = [None] * len(lengths)
         padded = [0.0] * len(lengths)
-        for chosen in passes(lengths, self.config.train_micro_batch_size, self.config.fully_sharded_data_parallel_size):
-            self._pass = chosen
-            try:
-                result = super()._model_pass(_part(batch, chosen.indices), run)[PART]
-            finally:
-                self._pass = None
-            for index, output in zip(chosen.indices, result.loss_fn_outputs, strict=True):
-                outputs[index], padded[index] = output, chosen.tokens / len(chosen.indices)
+        for indices, results, tokens in self._computed(batch, run, lengths):
+            for index, output in zip(indices, results, strict=True):
+                outputs[index], padded[index] = output, tokens / len(indices)
         return {
             request: ForwardBackwardOutput(
                 loss_fn_output_type="scalar",
@@ -101,6 +111,36 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
             )
             for request, _, begin, end in batch.request_batch_slices
         }
+
+    def _computed(
+        self, batch: PreparedModelPassBatch, run: Callable[..., Any], lengths: Sequence[int]
+    ) -> Iterator[tuple[list[int], list[Any], int]]:
+        """For each pass its sequences, their outputs and the number of padded tokens."""
+        rows, unit = self.config.train_micro_batch_size, self.config.fully_sharded_data_parallel_size
+        left = list(range(len(lengths)))
+        if can_share(self.model):
+            for each in shared_passes(_samples(batch), rows, unit, self.model.config.hidden_size):
+                made = self._run(_joined(batch, each.chosen), each.rows, each.length, _segmented(run, each, lengths))
+                results = [
+                    output
+                    for row, result in zip(each.chosen, made, strict=True)
+                    for output in _separated(row, _of(lengths, row), result)
+                ]
+                indices = [index for row in each.chosen for index in row.indices]
+                left = [index for index in left if index not in set(indices)]
+                yield indices, results, each.rows * each.length
+        for chosen in passes([lengths[index] for index in left], rows, unit):
+            indices = [left[index] for index in chosen.indices]
+            yield indices, self._run(_part(batch, indices), chosen.rows, chosen.length, run), chosen.tokens
+
+    def _run(self, batch: PreparedModelPassBatch, rows: int, length: int, run: Callable[..., Any]) -> list[Any]:
+        """One pass of this shape."""
+        self._shape = rows, length
+        try:
+            result: ForwardBackwardOutput = super()._model_pass(batch, run)[PART]
+        finally:
+            self._shape = None
+        return list(result.loss_fn_outputs)
 
     def save_checkpoint(self, output_path: Any, model_id: str) -> None:
         with atomic_path(output_path) as temporary:
@@ -160,7 +200,62 @@ class SlottedBackend(upstream.JaxBackend):  # type: ignore[misc]
         return {model.adapter_index for model in self.models.values()}
 
 
-def _part(batch: PreparedModelPassBatch, indices: list[int]) -> PreparedModelPassBatch:
+def _part(batch: PreparedModelPassBatch, indices: Sequence[int]) -> PreparedModelPassBatch:
     """These sequences of a batch, as one request."""
     columns = {name: [getattr(batch, name)[index] for index in indices] for name in COLUMNS}
     return batch.model_copy(update={**columns, "request_batch_slices": [(PART, "", 0, len(indices))]})
+
+
+def _joined(batch: PreparedModelPassBatch, rows: Sequence[Row]) -> PreparedModelPassBatch:
+    """Each row as one sequence."""
+    part = _part(batch, [row.indices[0] for row in rows])
+    columns = {name: [joined(row, _of(getattr(batch, name), row)) for row in rows] for name in TOKEN_COLUMNS}
+    tokens = [joined(row, [_tokens(each) for each in _of(batch.all_model_inputs, row)]) for row in rows]
+    inputs = [ModelInput(chunks=[EncodedTextChunk(tokens=each)]) for each in tokens]
+    return part.model_copy(update={**columns, "all_model_inputs": inputs})
+
+
+def _segmented(run: Callable[..., Any], each: SharedPass, lengths: Sequence[int]) -> Callable[..., Any]:
+    """The pass with an attention mask that says to which sequence a token belongs."""
+    marks = np.zeros((each.rows, each.length), np.int32)
+    for index, row in enumerate(each.chosen):
+        marks[index] = segments(row, _of(lengths, row))
+
+    def passing(gradients: Any, adapters: Any, others: Any, tokens: Any, mask: Any, *columns: Any) -> Any:
+        return run(gradients, adapters, others, tokens, jax.device_put(marks, mask.sharding), *columns)
+
+    return passing
+
+
+def _separated(row: Row, lengths: Sequence[int], output: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What the client gets for each sequence of a row."""
+    columns = {name: list(separated(row, lengths, tensor["data"])) for name, tensor in output.items()}
+    for index, length in enumerate(lengths):
+        yield {name: {**tensor, "data": columns[name][index], "shape": [length]} for name, tensor in output.items()}
+
+
+def _samples(batch: PreparedModelPassBatch) -> list[Sample]:
+    samples = []
+    for index, each in enumerate(batch.all_model_inputs):
+        tokens = np.array(_tokens(each), np.int64)
+        columns = [np.array(getattr(batch, name)[index]) for name in TOKEN_COLUMNS]
+        targets, weights, _, advantages = columns
+        # A loss may do without a column, which is empty then.
+        empty = [column.size == 0 for column in columns]
+        loss, config = batch.all_loss_fns[index], batch.all_loss_fn_configs[index]
+        kind = batch.all_model_ids[index], loss, repr(config), tuple(empty)
+        inert = np.zeros(len(tokens), bool)
+        if all(column.size in (0, len(tokens)) for column in columns) and not (empty[0] or empty[1]):
+            inert = weights == 0
+            if loss != "cross_entropy" and advantages.size:
+                inert |= advantages == 0
+        samples.append(Sample(kind, tokens, targets, inert))
+    return samples
+
+
+def _of(column: Sequence[Any], row: Row) -> list[Any]:
+    return [column[index] for index in row.indices]
+
+
+def _tokens(given: ModelInput) -> list[int]:
+    return [token for chunk in given.chunks for token in chunk.tokens]

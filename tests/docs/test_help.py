@@ -70,4 +70,4 @@ def test_every_option_says_what_it_does_beginning_with_a_verb() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    assert [path for path, command in COMMANDS.items() if not re.match(r"[A-Z][a-z]+ ", command.help or "")] == []
+    assert [path for path, command in COMMANDS.items() if not re.match(r"[A-Z][a-z]+[, ]", command.help or "")] == []

@@ -24,7 +24,7 @@ WITH_UMASK = {
     "cli/init.py": "a new environment's source",
     "viewer/report/page.py": "`report`; the page of `process` is private",
     "cli/export_atif.py": "`export`",
-    "cli/redteam.py": "`redteam`: source of cheats",
+    "core/replace_file.py": "`redteam`: source of cheats",
     "store/records.py": "`export`; all else is private",
     "training/local_model": "files of a public model, in a private folder",
     "training/weights": "exported weights, and weights for a model server, in the run's private folder",

@@ -109,3 +109,10 @@ def test_every_page_is_in_the_navigation_or_in_an_index_that_is() -> None:
 )
 def test_a_pages_line_is_its_first_sentence(text: str, sentence: str) -> None:
     assert first_sentence(text) == sentence
+
+
+def test_the_path_through_the_docs_stays_short() -> None:
+    configured = yaml.safe_load((Path(__file__).parents[2] / "mkdocs.yml").read_text())
+    path = [section for section in configured["nav"] if set(section) <= {"Start", "Guides", "Concepts"}]
+    assert len(path) == 3
+    assert len(re.findall(r"[\w./-]+\.md", str(path))) <= 35

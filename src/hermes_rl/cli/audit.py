@@ -1,4 +1,4 @@
-"""`hermes-rl audit ENVIRONMENT|FOLDER` (Look): check for every task of a dataset whether its reward can be trusted."""
+"""`hermes-rl audit ENVIRONMENT|FOLDER` (Look): check whether the reward of each task in a dataset can be trusted."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.validation.audit.report import AuditReport
 
-HELP = """Check for every task of a dataset whether its reward can be trusted.
+HELP = """Check whether the reward of each task in a dataset can be trusted.
 
 On each task one agent does nothing, one plays the solution, the others cheat. Each verification is repeated, also with
 another time zone and locale; the files of a Harbor task are read for tests that cannot fail, skip, leak or depend on
@@ -29,41 +29,21 @@ MAX_SHOWN = 50
 
 
 def audit_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.cli.settings_command import ENVIRONMENT_FIRST, settings_command
     from hermes_rl.validation.audit.runner import JOBS
 
-    env_default, endpoints = config_defaults(environment)
     options: list[click.Parameter] = [
-        config_option("Read the sections env and openai from a YAML file."),
         click.Option(
             ["--out"],
             type=click.Path(file_okay=False, path_type=Path),
-            help="Keep the results in this folder: tasks.jsonl, audit.json, audit.html and badge.svg. A killed audit "
-            "with the same folder goes on.",
+            help="Keep the results in this folder: tasks.jsonl, audit.json, audit.html and badge.svg. An audit "
+            "that was killed continues if you pass the same folder.",
         ),
-        click.Option(
-            ["--jobs"], type=click.IntRange(min=1), default=JOBS, help=f"Audit this many tasks at once. [{JOBS}]"
-        ),
-        click.Option(["--items"], type=click.IntRange(min=1), help="Audit only this many tasks. [all]"),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
-        *section_options("env", env_default),
-        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
+        click.Option(["--jobs"], type=click.IntRange(min=1), default=JOBS, help="Audit this many tasks at once."),
+        click.Option(["--items"], type=click.IntRange(min=1), show_default="all", help="Audit only this many tasks."),
     ]
 
-    def run(
-        config_file: Path | None, out: Path | None, jobs: int, items: int | None, as_json: bool, **flags: str | None
-    ) -> int:
-        settings = resolve_settings(
-            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
-        )
+    def run(settings: "Settings", *, out: Path | None, jobs: int, items: int | None, as_json: bool) -> int:
         report = run_async(_audit(environment, settings, out, jobs, items))
         if out is not None:
             write_files(report, out)
@@ -72,7 +52,15 @@ def audit_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps(report.as_dict()).decode())
         return report.exit_code
 
-    return SettingsCommand("audit", callback=run, params=options, help=HELP)
+    return settings_command(
+        "audit",
+        environment,
+        run,
+        options,
+        sections=ENVIRONMENT_FIRST,
+        json_help="Print the report as one JSON object.",
+        help=HELP,
+    )
 
 
 class _AuditCommand(EnvironmentCommand):
@@ -96,9 +84,9 @@ class _AuditCommand(EnvironmentCommand):
 audit = _AuditCommand(
     "audit",
     audit_command,
-    help=f"{HELP}\n\nThe first argument is a folder of Harbor tasks, or an environment: a bundled name, FILE.py, "
-    "FILE.py:CLASS or MODULE:CLASS.",
-    short_help="Check for every task of a dataset whether its reward can be trusted.",
+    help=f"{HELP}\n\nThe first argument is a folder of Harbor tasks, or an environment: a name of "
+    "`hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS.",
+    short_help="Check whether the reward of each task in a dataset can be trusted.",
     options_metavar="ENVIRONMENT|FOLDER [OPTIONS]",
 )
 

@@ -25,7 +25,7 @@ def _age(_context: click.Context, _option: click.Parameter, value: str | None) -
         return None
     if match := re.fullmatch(r"(\d+)([hdw])", value):
         return int(match[1]) * _SECONDS[match[2]]
-    raise click.BadParameter(f"{value!r} is not an age; use hours, days or weeks, such as 12h, 14d or 4w")
+    raise click.BadParameter(f"{value!r} is not a duration; use hours, days or weeks, such as 12h, 14d or 4w")
 
 
 @click.command(context_settings={"max_content_width": 110})
@@ -37,9 +37,7 @@ def _age(_context: click.Context, _option: click.Parameter, value: str | None) -
     type=click.Choice([kind.value for kind in ItemKind]),
     help="Select this kind; repeatable.",
 )
-@click.option(
-    "--older-than", callback=_age, metavar="AGE", help="Select what was not used for this long: 12h, 14d, 4w."
-)
+@click.option("--older-than", callback=_age, metavar="AGE", help="Select items not used for this long: 12h, 14d, 4w.")
 @click.option("--remove", is_flag=True, help="Remove what NAME, --kind or --older-than select.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -48,7 +46,7 @@ def clean(
 ) -> int:
     """List files of hermes-rl on this disk with their size, and remove those you select.
 
-    NAME is a name or path from the list. Several criteria select what meets all of them. Nothing is removed without
+    NAME is a name or path from the list. With several criteria, items must meet all of them. Nothing is removed without
     --remove. A run that has not ended, or anything in use by a process, a sandbox or a lock, is never removed.
     """
     from hermes_rl.orchestration.cleanup.removal import remove_all
@@ -99,7 +97,7 @@ def _measure_all(items: Sequence[DiskItem]) -> list[DiskItem]:
 
 def _confirm(items: Sequence[DiskItem]) -> None:
     if not sys.stdin.isatty():
-        raise ConfigError("nothing removed: there is no terminal to confirm on; pass --yes to remove without asking")
+        raise ConfigError("nothing removed: cannot ask for confirmation without a terminal; pass --yes")
     if not click.confirm(f"Remove {len(items)} items, {_size(disk_bytes(items))}?", err=True):
         raise click.Abort
 

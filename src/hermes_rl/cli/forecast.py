@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from hermes_rl.evaluation.forecast import Forecast, Range, RunPlan
     from hermes_rl.evaluation.forecast_check import Checked
 
-HELP = """Predict a training run's signal, tokens, time and cost from a small sample, with 80% intervals.
+HELP = """Predict a training run's learning signal, tokens, time and cost from a small sample, with 80% intervals.
 
-Rolls out a few training items with the model that is to be trained, and answers: how many groups will have different
+Rolls out a few training items with the model you want to train, and answers: how many groups will have different
 scores at each group size, what a rollout and a step take, what to change, and whether to start. The forecast is saved;
 --check RUN compares it with the first steps of a run."""
 SAMPLES, STEPS, BUDGET, BATCH = 4, 20, 200, 128
@@ -34,53 +34,37 @@ COLOURS = {"go": "green", "no-go": "red", "uncertain": "yellow"}
 
 
 def forecast_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.cli.settings_command import ENDPOINT_FIRST, settings_command
 
-    env_default, endpoints = config_defaults(environment)
     name = environment.display_name()
     positive = click.IntRange(min=1)
     options: list[click.Parameter] = [
-        click.Option(["--budget"], type=positive, default=BUDGET, help=f"Make this many rollouts. [{BUDGET}]"),
+        click.Option(["--budget"], type=positive, default=BUDGET, help="Make this many rollouts."),
         click.Option(
             ["--samples"], type=click.IntRange(min=2), default=SAMPLES,
-            help=f"Make this many rollouts per item. [{SAMPLES}]",
+            help="Make this many rollouts per item.",
         ),
-        click.Option(["--steps"], type=positive, default=STEPS, help=f"Predict this many steps. [{STEPS}]"),
+        click.Option(["--steps"], type=positive, default=STEPS, help="Predict this many training steps."),
         click.Option(
             ["--from", "source"], type=click.Path(path_type=Path, exists=True, dir_okay=False),
             help="Read these groups, written by `hermes-rl process`, instead of making rollouts.",
         ),
         click.Option(["--check"], metavar="RUN", help="Compare the saved forecast with this run, or `last`."),
-        config_option("Read the sections env and openai from a YAML file."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the forecast as one JSON object."),
-        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
-        *section_options("env", env_default),
     ]  # fmt: skip
 
     def run(
+        settings: "Settings",
+        *,
         budget: int,
         samples: int,
         steps: int,
         source: Path | None,
         check: str | None,
-        config_file: Path | None,
         as_json: bool,
-        **flags: str | None,
     ) -> int:
         saved = rl_home() / "forecasts" / f"{name}.json"
         if check is not None:
             return _check(saved, resolve_run_id(check), as_json=as_json)
-        settings = resolve_settings(
-            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
-        )
         plan = run_plan(settings, steps)
         if source is None:
             source = saved.with_suffix(".jsonl")
@@ -96,7 +80,15 @@ def forecast_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps(_as_dict(found)).decode())
         return 1 if found.verdict == "no-go" else 0
 
-    return SettingsCommand("forecast", callback=run, params=options, help=HELP)
+    return settings_command(
+        "forecast",
+        environment,
+        run,
+        options,
+        sections=ENDPOINT_FIRST,
+        json_help="Print the forecast as one JSON object.",
+        help=HELP,
+    )
 
 
 forecast = EnvironmentCommand(
@@ -104,7 +96,7 @@ forecast = EnvironmentCommand(
     forecast_command,
     help=f"{HELP}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS. The exit "
     "code is 1 for a no-go.",
-    short_help="Predict a training run's signal, tokens, time and cost from a small sample.",
+    short_help="Predict a run's signal, tokens, time and cost from a small sample.",
     options_metavar="ENVIRONMENT [OPTIONS]",
 )
 
@@ -196,7 +188,7 @@ def _show(name: str, found: "Forecast", saved: Path) -> None:
         styled((found.verdict, f"bold {COLOURS[found.verdict]}"), f": {'; '.join(found.reasons)}"), soft_wrap=True
     )
     _lines(f"  → {line}" for line in found.advice)
-    brackets = "In brackets: where the figure of the first steps lies in four of five runs."
+    brackets = "In brackets: 80% intervals for the first steps of a run."
     _lines((f"{brackets} Optimizer time is not included.", f"saved: {saved}"))
     _lines((f"after the first steps: hermes-rl forecast {name} --check last",))
 

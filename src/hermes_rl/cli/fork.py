@@ -1,4 +1,4 @@
-"""`hermes-rl fork FILE` (Run): rebuild a recorded rollout at one of its turns, and let a model go on from there."""
+"""`hermes-rl fork FILE` (Run): rebuild a recorded rollout at one of its turns, and let a model continue from there."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,30 +15,22 @@ from hermes_rl.core.trajectory import Group, Rollout
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.evaluation.fork import Fork
 
-HELP = """Rebuild a recorded rollout at one of its turns, and let a model go on from there.
+HELP = """Rebuild a recorded rollout at one of its turns, and let a model continue from there.
 
 FILE was written by `hermes-rl process`. The tool calls before the turn are executed again in a fresh sandbox; if a
 result differs from the record, nothing is forked and the first difference is shown. --edit replaces the message before
-the turn: what would the model have done with another tool result? The new rollouts are scored and added to a file of
-groups. The exit code is 1 if none has a score."""
+the turn: what would the model have done with a different tool result? The new rollouts are scored and added to a file
+of groups. The exit code is 1 if none has a score."""
 ANSWER = 60
 
 
 def fork_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
+    from hermes_rl.cli.settings_command import ENDPOINT_FIRST, settings_command
     from hermes_rl.evaluation.fork import Fork
-    from hermes_rl.inference.config import APIServerConfig
 
-    env_default, endpoints = config_defaults(environment)
     positive = click.IntRange(min=1)
     options: list[click.Parameter] = [
         click.Option(["--turn", "-t"], type=positive, required=True, help="Answer again from this turn on, from 1."),
@@ -52,28 +44,22 @@ def fork_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.C
         click.Option(["-n", "--count"], type=positive, default=1, show_default=True, help="Make this many forks."),
         click.Option(["--edit"], metavar="TEXT", help="Replace the message before the turn with this text."),
         click.Option(
-            ["--output", "-o"], type=click.Path(path_type=Path), help="Add the group to this file. [FILE.forks.jsonl]"
+            ["--output", "-o"], type=click.Path(path_type=Path), show_default="FILE.forks.jsonl",
+            help="Add the group to this file.",
         ),
-        config_option("Read the sections env and openai from a YAML file."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the scores as one JSON object."),
-        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
-        *section_options("env", env_default),
     ]  # fmt: skip
 
     def run(
+        settings: "Settings",
+        *,
         turn: int,
         group: str,
         rollout: int,
         count: int,
         edit: str | None,
         output: Path | None,
-        config_file: Path | None,
         as_json: bool,
-        **flags: str | None,
     ) -> int:
-        settings = resolve_settings(
-            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
-        )
         if not settings.has_endpoint:
             raise ConfigError("a fork needs a model: pass --url http://HOST:PORT/v1 and --model NAME")
         source = recorded_group(path, group)
@@ -88,7 +74,15 @@ def fork_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.C
             echo(fast_json.dumps(result).decode())
         return 0 if forked.scored else 1
 
-    return SettingsCommand("fork", callback=run, params=options, help=HELP)
+    return settings_command(
+        "fork",
+        environment,
+        run,
+        options,
+        sections=ENDPOINT_FIRST,
+        json_help="Print the scores as one JSON object.",
+        help=HELP,
+    )
 
 
 fork = RecordedCommand("fork", fork_command, help=HELP)

@@ -61,7 +61,7 @@ def import_traces(
 
     Reads OpenAI chat JSONL, Anthropic messages, Claude Code sessions, OpenTelemetry GenAI spans, exports of Langfuse
     and LangSmith, and ATIF, also the folder of a Harbor job. Secrets are redacted. Malformed records are counted and
-    named; the exit code is 1 if there were any.
+    listed; the exit code is 1 if there were any.
 
     \b
     hermes-rl import ~/.claude/projects -o sessions.jsonl
@@ -88,7 +88,7 @@ def _show(report: "ImportReport", out: Path) -> None:
         "records without messages, skipped": report.skipped,
         "traces without the field to group by, grouped by prompt": report.without_key,
         "documents without their token ids, because a secret was removed": report.without_tokens,
-        "files of no known format": len(report.not_recognized),
+        "files in an unknown format": len(report.not_recognized),
         "malformed records": report.malformed,
     }
     lines += [f"  {count:,} {what}" for what, count in notes.items() if count]

@@ -24,7 +24,7 @@ class Template:
 
 KINDS = {
     "shell": Template("word_count", "the agent counts the words of a text"),
-    "tools": Template("library_desk", "the agent lends books with tools over Python state"),
+    "tools": Template("library_desk", "the agent lends books with tools that change Python state"),
     "game": Template("number_game", "the agent guesses a number in plain text"),
     "conversation": Template(
         "table_booking",
@@ -54,7 +54,8 @@ DEFAULT_KIND = "shell"
 @click.option(
     "--kind",
     type=click.Choice(list(KINDS)),
-    help=f"Kind of the example. {'; '.join(f'{kind}: {one.about}' for kind, one in KINDS.items())}. [{DEFAULT_KIND}]",
+    show_default=DEFAULT_KIND,
+    help=f"Write this kind of example. {'; '.join(f'{kind}: {one.about}' for kind, one in KINDS.items())}.",
 )
 @click.option(
     "--from-traces",
@@ -65,7 +66,7 @@ DEFAULT_KIND = "shell"
 def init(name: str, folder: Path, kind: str | None, traces: Path | None) -> None:
     """Write a working environment NAME_env.py and its test, as a starting point."""
     if kind and traces:
-        raise ConfigError("--kind and --from-traces each write an environment; give one of them")
+        raise ConfigError("--kind and --from-traces exclude each other; pass one of them")
     name, kind = parse_environment_name(name), kind or DEFAULT_KIND
     files_of = render_template(name, kind) if traces is None else _render_traces(name, traces)
     contents = {folder / file_name: text for file_name, text in files_of.items()}

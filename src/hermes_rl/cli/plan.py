@@ -28,26 +28,32 @@ class Tokens(click.ParamType[int]):
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 110})
-@click.option("--model", required=True, help="Model folder, hub name, or a size such as 32B (then Qwen3).")
-@click.option("--gpus", required=True, type=click.IntRange(1), help="Number of GPUs.")
-@click.option("--gpu", type=click.Choice(sorted(GPUS), case_sensitive=False), default="H100", help="Type of the GPUs.")
-@click.option("--context", type=Tokens(), default="32k", help="Longest sequence, in tokens.")
-@click.option("--rollouts", type=click.IntRange(1), default=512, help="Rollouts per optimizer step.")
-@click.option("--tokens", type=Tokens(), help="Mean tokens of a rollout.", show_default="half of the context")
+@click.option(
+    "--model", required=True, help="Plan for this model: a folder, a hub name, or a size such as 32B (then Qwen3)."
+)
+@click.option("--gpus", required=True, type=click.IntRange(1), help="Plan for this many GPUs.")
+@click.option(
+    "--gpu", type=click.Choice(sorted(GPUS), case_sensitive=False), default="H100", help="Select the type of GPU."
+)
+@click.option("--context", type=Tokens(), default="32k", help="Allow sequences of up to this many tokens.")
+@click.option("--rollouts", type=click.IntRange(1), default=512, help="Train on this many rollouts per optimizer step.")
+@click.option(
+    "--tokens", type=Tokens(), help="Assume this mean number of tokens per rollout.", show_default="half of the context"
+)
 @click.option("--sampled", type=click.FloatRange(0, 1, min_open=True), default=0.25,
-              help="Share of them that the model writes; the rest is prompts and tool results.")  # fmt: skip
-@click.option("--turns", type=click.IntRange(1), default=20, help="Mean model calls of a rollout.")
-@click.option("--rank", type=click.IntRange(1), default=32, help="LoRA rank.")
+              help="Assume that the model writes this share of them; prompts and tool results the rest.")  # fmt: skip
+@click.option("--turns", type=click.IntRange(1), default=20, help="Assume this mean number of turns per rollout.")
+@click.option("--rank", type=click.IntRange(1), default=32, help="Give the LoRA adapter this rank.")
 @click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), default=0.4,
-              help="Share of the peak FLOP/s that is reached.")  # fmt: skip
+              help="Assume this share of the peak FLOP/s (MFU).")  # fmt: skip
 @click.option("--bandwidth-use", type=click.FloatRange(0, 1, min_open=True), default=0.6,
-              help="Share of the memory bandwidth that is reached in sampling.")  # fmt: skip
+              help="Assume this share of the memory bandwidth in sampling.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 def plan(model: str, gpu: str, tokens: int | None, as_json: bool, **options: Any) -> None:
     """Estimate how to divide GPUs between training and sampling, what fits, and the steps per hour.
 
-    Arithmetic on published peaks of the GPUs and on overheads measured by this project: it was never compared with a
-    run on GPUs. The formulae are in docs/reports/scale-model.md.
+    Computed from published figures of the GPUs and from overheads measured by this project; never compared with a run
+    on GPUs. docs/reports/scale-model.md has the formulas.
 
     \b
         hermes-rl plan --model 32B --gpus 8 --context 32k --rollouts 512
@@ -79,7 +85,7 @@ def plan(model: str, gpu: str, tokens: int | None, as_json: bool, **options: Any
         "step": f"{result['step_seconds']:,.0f} s: {training['seconds']:,.0f} s training, {sampling['seconds']:,.0f} s "
         f"sampling; {result['steps_per_hour']:.1f} steps per hour",
         "environments": f"{result['environment_cores']:.2g} cores, without sandboxes and the tasks themselves",
-        "basis": f"arithmetic with {run.mfu:g} of the peak FLOP/s and {run.bandwidth_use:g} of the bandwidth, both "
+        "basis": f"computed with {run.mfu:g} of the peak FLOP/s and {run.bandwidth_use:g} of the bandwidth, both "
         "assumed; never run on a GPU",
     }
     for label, text in lines.items():

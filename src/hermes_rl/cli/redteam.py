@@ -13,9 +13,11 @@ from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
+from hermes_rl.core.replace_file import replace_file
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.validation.redteam.campaign import RedTeamReport
 
 HELP = """Ask a model to get an environment's reward without doing the task, and keep what works.
@@ -27,61 +29,45 @@ DEFAULT_FILE = Path("redteam_cheats.py")
 
 
 def redteam_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.cli.settings_command import ENDPOINT_FIRST, settings_command
     from hermes_rl.validation.redteam.campaign import ITEMS, MINUTES, PARALLEL, run_redteam
 
-    env_default, endpoints = config_defaults(environment)
     positive = click.IntRange(min=1)
     options: list[click.Parameter] = [
         click.Option(
             ["--minutes"], type=click.FloatRange(min=0, min_open=True), default=MINUTES,
-            help=f"Start attacks for this many minutes. [{MINUTES:g}]",
+            help="Start attacks for this many minutes.",
         ),
-        click.Option(["--max-rollouts"], type=positive, help="Start at most this many attacks. [no limit]"),
-        click.Option(["--items"], type=positive, default=ITEMS, help=f"Attack this many items in turn. [{ITEMS}]"),
         click.Option(
-            ["--parallel"], type=positive, default=PARALLEL, help=f"Run this many attacks at once. [{PARALLEL}]"
+            ["--max-rollouts"], type=positive, show_default="no limit", help="Start at most this many attacks."
         ),
+        click.Option(["--items"], type=positive, default=ITEMS, help="Attack this many items in turn."),
+        click.Option(["--parallel"], type=positive, default=PARALLEL, help="Run this many attacks at once."),
         click.Option(
             ["--with-source/--without-source"], default=False,
-            help="Show the attacker the environment's file. [without]",
+            help="Show the attacker the environment's file.",
         ),
         click.Option(
             ["--out"], type=click.Path(path_type=Path, dir_okay=False), default=DEFAULT_FILE,
-            help=f"Write the cheats to this new file. [{DEFAULT_FILE}]",
+            help="Write the cheats to this new file.",
         ),
-        config_option("Read the sections env and openai from a YAML file."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
-        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
-        *section_options("env", env_default),
     ]  # fmt: skip
 
     def run(
+        settings: "Settings",
+        *,
         minutes: float,
         max_rollouts: int | None,
         items: int,
         parallel: int,
         with_source: bool,
         out: Path,
-        config_file: Path | None,
         as_json: bool,
-        **flags: str | None,
     ) -> int:
         if out.suffix != ".py" or not out.stem.isidentifier():
             raise ConfigError(f"--out {out} is not the file of a Python module; name it like {DEFAULT_FILE}")
         if out.exists():
             raise ConfigError(f"{out} exists; choose another file with --out, or remove it")
-        settings = resolve_settings(
-            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
-        )
         began = time.monotonic()
         with progress("redteam", max_rollouts or round(minutes * 60)) as steps:
 
@@ -91,7 +77,7 @@ def redteam_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
                 done = attacks if max_rollouts else min(round(time.monotonic() - began), round(minutes * 60))
                 steps.show(done, f"{attacks} attacks, {exploits} exploits")
                 if exploits:
-                    out.write_text(report.as_file(out))
+                    replace_file(out, report.as_file(out))
 
             report = run_async(
                 run_redteam(
@@ -110,7 +96,15 @@ def redteam_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps({**report.as_dict(), "file": str(out) if report.exploits else None}).decode())
         return 1 if report.exploits else 0
 
-    return SettingsCommand("redteam", callback=run, params=options, help=HELP)
+    return settings_command(
+        "redteam",
+        environment,
+        run,
+        options,
+        sections=ENDPOINT_FIRST,
+        json_help="Print the report as one JSON object.",
+        help=HELP,
+    )
 
 
 redteam = EnvironmentCommand(
@@ -139,7 +133,7 @@ def print_report(report: "RedTeamReport", out: Path) -> None:
         "passed": f"{report.passed}, {report.solved} of them solved the task",
         "audit failed": str(report.audit_errors or ""),
         "repeated an exploit": str(report.repeated or ""),
-        "lost in a replay": str(report.lost or ""),
+        "not reproduced in a replay": str(report.lost or ""),
         **{f"not scored: {cause}": str(count) for cause, count in report.failures.items()},
     }
     for label, text in rows.items():
@@ -160,4 +154,4 @@ def print_report(report: "RedTeamReport", out: Path) -> None:
             soft_wrap=True,
         )
     else:
-        screen.print("no exploit found, which does not show that there is none", soft_wrap=True)
+        screen.print("no exploit found; that does not prove that there is none", soft_wrap=True)

@@ -16,6 +16,7 @@ from hermes_rl.core.trajectory import Group, Rollout
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.rollout.replay import ReplayedCall
 
 HELP = """Replay one recorded rollout step by step in a fresh sandbox.
@@ -25,15 +26,8 @@ from the record are shown. At the end the reward scores the new sandbox. The exi
 
 
 def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
+    from hermes_rl.cli.settings_command import NO_ENDPOINT, settings_command
     from hermes_rl.environment.prebuild import NO_MODEL
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
 
     options: list[click.Parameter] = [
         click.Option(
@@ -47,13 +41,9 @@ def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click
             help="Select a rollout of the group by number, from 0.",
         ),
         click.Option(["--step"], is_flag=True, help="Wait for Enter after each step."),
-        config_option("Read the section env from a YAML file."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as one JSON object."),
-        *section_options("env", config_defaults(environment)[0]),
     ]
 
-    def run(group: str, rollout: int, step: bool, config_file: Path | None, as_json: bool, **flags: str | None) -> int:
-        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
+    def run(settings: "Settings", *, group: str, rollout: int, step: bool, as_json: bool) -> int:
         chosen = recorded_group(path, group)
         if not 0 <= rollout < len(chosen.rollouts):
             raise ConfigError(f"--rollout {rollout}: group {chosen.id} has rollouts 0 to {len(chosen.rollouts) - 1}")
@@ -68,7 +58,15 @@ def replay_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click
             echo(fast_json.dumps(outcome).decode())
         return 0 if same_score(outcome["score"], outcome["recorded_score"]) else 1
 
-    return SettingsCommand("replay", callback=run, params=options, help=HELP)
+    return settings_command(
+        "replay",
+        environment,
+        run,
+        options,
+        sections=NO_ENDPOINT,
+        json_help="Print only the result, as one JSON object.",
+        help=HELP,
+    )
 
 
 replay = RecordedCommand("replay", replay_command, help=HELP)

@@ -77,7 +77,7 @@ def resize_command(name: str, count: int, as_json: bool) -> None:
     _answer(name, desired, as_json=as_json)
 
 
-@replicas.command("drain", context_settings=_SETTINGS)
+@replicas.command("drain", context_settings=_SETTINGS, short_help="Close a replica once its rollouts in flight finish.")
 @click.argument("name", metavar="NAME")
 @click.argument("chosen", metavar="REPLICA|NODE", nargs=-1, required=True)
 @_json

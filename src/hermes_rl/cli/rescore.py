@@ -17,6 +17,7 @@ from hermes_rl.core.trajectory import Group
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
+    from hermes_rl.environment.resolve_config import Settings
     from hermes_rl.evaluation.rescore import RescoreSource, RescoreStats
 
 HELP = """Score recorded rollouts again after a change to the reward, without a model.
@@ -27,20 +28,16 @@ changed. The exit code is 1 if a rollout lost its score."""
 
 
 def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
+    from hermes_rl.cli.settings_command import NO_ENDPOINT, settings_command
     from hermes_rl.environment.prebuild import without_health_checks
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
     from hermes_rl.evaluation.rescore import RescoreSource
 
     options: list[click.Parameter] = [
         click.Option(
-            ["--output", "-o"], type=click.Path(path_type=Path), help="Write to this file. [FILE.rescored.jsonl]"
+            ["--output", "-o"],
+            type=click.Path(path_type=Path),
+            show_default="FILE.rescored.jsonl",
+            help="Write to this file.",
         ),
         click.Option(
             ["--from", "source"],
@@ -50,15 +47,9 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
             help="Select what to score from.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output file if it exists."),
-        config_option("Read the section env from a YAML file."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the changes as one JSON object."),
-        *section_options("env", config_defaults(environment)[0]),
     ]
 
-    def run(
-        output: Path | None, source: str, overwrite: bool, config_file: Path | None, as_json: bool, **flags: str | None
-    ) -> int:
-        settings = resolve_settings(environment, read_sections(config_file), section_values(flags, "env"), {})
+    def run(settings: "Settings", *, output: Path | None, source: str, overwrite: bool, as_json: bool) -> int:
         target = output or path.with_suffix(".rescored.jsonl")
         if target.exists():
             if not overwrite or target.samefile(path):
@@ -75,7 +66,15 @@ def rescore_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> clic
             echo(fast_json.dumps(result).decode())
         return 1 if moved.no_longer_scored else 0
 
-    return SettingsCommand("rescore", callback=run, params=options, help=HELP)
+    return settings_command(
+        "rescore",
+        environment,
+        run,
+        options,
+        sections=NO_ENDPOINT,
+        json_help="Print the changes as one JSON object.",
+        help=HELP,
+    )
 
 
 rescore = RecordedCommand("rescore", rescore_command, help=HELP)
@@ -116,7 +115,7 @@ def _show(moved: "RescoreStats", target: Path, seconds: float) -> None:
     table.add_row("from the transcript alone", str(moved.from_transcript))
     table.add_row(
         "replayed",
-        f"{moved.replayed}; {moved.calls_that_differ} of {moved.calls} calls gave another result",
+        f"{moved.replayed}; {moved.calls_that_differ} of {moved.calls} calls returned a different result",
     )
     for cause, count in moved.failures.most_common():
         table.add_row(styled((f"not scored: {cause}", "red")), str(count))

@@ -32,8 +32,8 @@ sandbox.add_command(
     EnvironmentCommand(
         "prepare",
         prepare_command,
-        help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS. List all options with: "
-        "hermes-rl sandbox prepare ENVIRONMENT --help",
+        help=f"{HELP}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or "
+        "MODULE:CLASS. List all options with: hermes-rl sandbox prepare ENVIRONMENT --help",
         options_metavar="ENVIRONMENT [OPTIONS]",
     )
 )

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,55 +29,38 @@ KINDS = {AgentKind.CHEAT: "cheat: ", AgentKind.OWN_CHEAT: "your cheat: "}
 
 
 def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
-    from hermes_rl.console.config_options import (
-        SettingsCommand,
-        config_option,
-        read_sections,
-        section_options,
-        section_values,
-    )
-    from hermes_rl.environment.resolve_config import config_defaults, resolve_settings
-    from hermes_rl.inference.config import APIServerConfig
+    from hermes_rl.cli.settings_command import ENVIRONMENT_FIRST, settings_command
     from hermes_rl.validation.sandbox_search import SEARCH_SECONDS
     from hermes_rl.validation.validate import ITEMS
 
-    env_default, endpoints = config_defaults(environment)
     options: list[click.Parameter] = [
-        config_option("Read the sections env and openai from a YAML file."),
         click.Option(
             ["--items"],
             type=click.IntRange(min=1),
             default=ITEMS,
-            help=f"Try this many items, three training items for two held-out ones. [{ITEMS}]",
+            help="Try this many items, three training items for two held-out ones.",
         ),
         click.Option(
             ["--search-seconds"],
             type=click.IntRange(min=0),
             default=SEARCH_SECONDS,
-            help="Search the files of the sandboxes for answers for this many seconds; 0: no search. "
-            f"[{SEARCH_SECONDS}]",
+            help="Search the files of the sandboxes for answers for this many seconds; 0: no search.",
         ),
         click.Option(
             ["--max-cheat-score"],
             type=float,
-            help="Accept a cheat that scores at most this, as where the format alone earns something. [none]",
+            help="Accept cheats that score up to this, for instance where the format alone earns points.",
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print the report as one JSON object."),
-        *section_options("env", env_default),
-        *section_options("openai", endpoints[0] if endpoints else APIServerConfig()),
     ]
 
     def run(
-        config_file: Path | None,
+        settings: "Settings",
+        *,
         items: int,
         search_seconds: int,
         max_cheat_score: float | None,
         as_json: bool,
-        **flags: str | None,
     ) -> int:
-        settings = resolve_settings(
-            environment, read_sections(config_file), section_values(flags, "env"), section_values(flags, "openai")
-        )
         report = run_async(
             _validate(
                 environment, settings, items=items, search_seconds=search_seconds, max_cheat_score=max_cheat_score
@@ -89,13 +71,21 @@ def validate_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             echo(fast_json.dumps(report.as_dict()).decode())
         return 0 if report.ok else 1
 
-    return SettingsCommand("validate", callback=run, params=options, help=HELP)
+    return settings_command(
+        "validate",
+        environment,
+        run,
+        options,
+        sections=ENVIRONMENT_FIRST,
+        json_help="Print the report as one JSON object.",
+        help=HELP,
+    )
 
 
 validate = EnvironmentCommand(
     "validate",
     validate_command,
-    help=f"{HELP}\n\nENVIRONMENT is a bundled name, FILE.py, FILE.py:CLASS or MODULE:CLASS.",
+    help=f"{HELP}\n\nENVIRONMENT is a name of `hermes-rl env list`, FILE.py, FILE.py:CLASS or MODULE:CLASS.",
     short_help="Test an environment's reward with scripted agents, including cheats.",
     options_metavar="ENVIRONMENT [OPTIONS]",
 )

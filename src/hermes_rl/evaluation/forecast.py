@@ -241,12 +241,12 @@ def _judged(
             )
         easy = mean > fmean((min(values), max(values)))
         advice.append(
-            "the items are too easy: harder ones, or --env.item_sampler by_difficulty"
+            "the items are too easy: use harder ones, or --env.item_sampler by_difficulty"
             if easy
-            else "the items are too hard: easier ones, worked examples in the prompt, or a warm start by SFT"
+            else "the items are too hard: use easier ones, worked examples in the prompt, or a warm start by SFT"
         )
         if not easy and len(values) <= 2:
-            advice.append("every score is one of two: partial credit would tell failures apart")
+            advice.append("only two different scores occur; partial credit would distinguish the failures")
     for stop, what in _CUT_OFF.items():
         share = sum(rollout.stop_reason is stop for rollout in rollouts) / len(rollouts)
         if share > MANY_CUT_OFF:

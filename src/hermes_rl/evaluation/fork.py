@@ -53,7 +53,7 @@ def _rollout(group: Group, fork: Fork) -> Rollout:
         raise ConfigError(f"--rollout {fork.rollout}: group {group.id} has rollouts 0 to {len(group.rollouts) - 1}")
     rollout = group.rollouts[fork.rollout]
     if "program" in rollout.metadata:
-        raise ConfigError("the agent was an external program, whose work cannot be continued; fork our own rollouts")
+        raise ConfigError("rollouts of an external agent cannot be continued; fork a rollout of the built-in loop")
     if rollout.seat is not None:
         raise ConfigError("the rollout is one seat of several; only rollouts of one agent can be forked")
     return rollout

@@ -51,7 +51,10 @@ def episodes(rollouts: Iterable[Rollout]) -> dict[str, dict[str, Rollout]]:
     found: dict[str, dict[str, Rollout]] = {}
     for rollout in rollouts:
         if rollout.seat is None:
-            raise ConfigError(f"a rollout of item {rollout.item_id} has no seat: its environment had one agent then")
+            raise ConfigError(
+                f"a rollout of item {rollout.item_id} has no seat: its environment had a single agent "
+                "when it was recorded"
+            )
         frozen = {seat: rollout_from_record(record) for seat, record in rollout.metadata.get(FROZEN, {}).items()}
         found.setdefault(str(rollout.metadata.get("episode")), {}).update({rollout.seat: rollout, **frozen})
     return found

@@ -276,6 +276,6 @@ def repetition_findings(first: Outline, second: Outline) -> Iterator[ValidationF
         yield ValidationFinding(
             Severity.ERROR,
             "prompt_changes",
-            f"a second instance gives another prompt for item {join_names(changed)}",
+            f"a second instance gives a different prompt for item {join_names(changed)}",
             "make format_prompt and initial_messages depend only on the item; put randomness into the item",
         )

@@ -179,9 +179,9 @@ def _refused(tool: str, refusals: Sequence[str]) -> ValidationFinding:
     return ValidationFinding(
         Severity.NOTE,
         "tool_not_tried",
-        f"the tool {tool} refused each of the {len(refusals)} calls with drawn arguments, for example: "
+        f"the tool {tool} rejected all {len(refusals)} calls with random arguments, for example: "
         f"{shorten(refusals[0], 200)}",
-        "define oracle(item) with calls of it, which are tried too",
+        "define oracle(item) with calls of this tool; they are tried too",
     )
 
 

@@ -216,7 +216,7 @@ async def _opened(env: HermesAgentBaseEnv, seen: _Observations) -> AsyncIterator
                 Severity.NOTE,
                 "slow_setup",
                 f"setup took {seen.seconds['setup']:.0f} s",
-                "every command waits for it; cache its result in a file",
+                "every command waits for setup; cache its result in a file",
             )
         )
 
@@ -306,9 +306,7 @@ def _build_roles(
         with hook_errors(f"cheats, on item {item.id},"):
             own = {str(name): check_script(script) or NULL_SCRIPT for name, script in env.cheats(item.value).items()}
     except HookError as error:
-        seen.findings.append(
-            ValidationFinding(Severity.ERROR, "raised", str(error), "fix it, so that its script can run")
-        )
+        seen.findings.append(ValidationFinding(Severity.ERROR, "raised", str(error), "fix it, so that its script runs"))
     # In a game or a conversation the first answer is a move, which the prompt may name.
     answers = not has_user_turns(env)
     if oracle is not None and answers and "answer_in_prompt" not in {finding.code for finding in seen.findings}:

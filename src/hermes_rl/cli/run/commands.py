@@ -71,7 +71,7 @@ def list_command(everything: bool, as_json: bool) -> None:
 @click.option("--preset", help="For ENV: show the fields of this preset.  [default: tinker]")
 @_json
 def show_command(what: str, preset: str | None, as_json: bool) -> None:
-    """Show the configuration of a run, or the fields that a run of an environment would have."""
+    """Show the configuration of a run, or the fields that you can set for an environment."""
     from hermes_rl.orchestration.configuration.edit import new_draft
     from hermes_rl.orchestration.configuration.view import draft_view
     from hermes_rl.orchestration.discovery.lookup import find_environment
@@ -99,7 +99,7 @@ def show_command(what: str, preset: str | None, as_json: bool) -> None:
         echo(f"  {field['name']} = {field.get('locked_value')!r}")
 
 
-@run.command("start", context_settings=_SETTINGS)
+@run.command("start", context_settings=_SETTINGS, short_help="Start a run on an environment.")
 @start_options
 @click.option("--follow", "follows", is_flag=True, help="Show progress until the run ends, like `hermes-rl train`.")
 @_json
@@ -202,7 +202,7 @@ def resume_command(name: str, follows: bool, as_json: bool) -> int:
     return 0
 
 
-@run.command("results", context_settings=_SETTINGS)
+@run.command("results", context_settings=_SETTINGS, short_help="Show rewards, evaluations, the curve and the weights.")
 @click.argument("name", metavar="RUN", default="last")
 @_json
 def results_command(name: str, as_json: bool) -> None:

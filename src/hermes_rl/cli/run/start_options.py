@@ -171,7 +171,7 @@ def choose_preset_text(environment: str) -> str:
     lines = [f"  {one['name']:<{width}}  {one.get('description') or one['problem']}" for one in presets]
     return "\n".join(
         [
-            "where should it train? Choose a preset with --preset:",
+            "no preset given; choose where to train with --preset:",
             *lines,
             f'for instance: hermes-rl train {environment} --preset laptop --set base_model="$(hermes-rl engine model)"',
         ]

@@ -75,7 +75,10 @@ def hermes_rl() -> list[DoctorFinding]:
     except metadata.PackageNotFoundError:
         return [
             DoctorFinding(
-                "hermes-rl", FindingState.WARN, f"hermes-rl {__version__} runs uninstalled", "pip install -e ."
+                "hermes-rl",
+                FindingState.WARN,
+                f"hermes-rl {__version__} runs from a source folder that is not installed",
+                "pip install -e .",
             )
         ]
     if installed != __version__:

@@ -44,7 +44,7 @@ def runs() -> list[DoctorFinding]:
     """Interrupted runs, and ended runs that left processes behind."""
     findings = [finding for run_id in _run_ids() if (finding := _run(run_id))]
     if not findings:
-        return [DoctorFinding("runs", FindingState.OK, "none is interrupted, and none left a process behind")]
+        return [DoctorFinding("runs", FindingState.OK, "no interrupted runs and no leftover processes")]
     more = len(findings) - _SHOWN
     rest = [DoctorFinding("runs", FindingState.WARN, f"and {more} more", "hermes-rl run list")] if more > 0 else []
     return [*findings[:_SHOWN], *rest]

@@ -40,7 +40,7 @@ def resource_templates() -> "list[types.ResourceTemplate]":
         types.ResourceTemplate(
             name="config",
             uri_template=f"{RUNS}/{{run_id}}/config",
-            description="The run as it was started, with every value.",
+            description="The configuration with which the run was started, with all values.",
             mime_type="application/yaml",
         ),
     ]

@@ -252,13 +252,13 @@ CHECKS: Sequence[Check] = (
     Check(
         "tests_hidden",
         "the agent can neither read nor edit the tests",
-        "keep tests in tests/ only, which arrives after the agent has ended",
+        "keep tests only in tests/, which is added after the agent has ended",
         Needs.HARBOR,
         harbor_checks.tests_in_image,
     ),
     Check(
         "no_leaks",
-        "prompt, files and environment variables do not tell the answer",
+        "prompt, files and environment variables do not contain the answer",
         "remove the answer from what the agent can read, unless the task is to find it there",
         Needs.TASK,
         _leaks,
@@ -279,8 +279,8 @@ CHECKS: Sequence[Check] = (
     ),
     Check(
         "always_scored",
-        "whatever the agent does, the verifier writes a score",
-        "write the reward also when a check fails, and bound the time of each check",
+        "the verifier writes a score for every agent",
+        "write the reward also when a check fails, and limit the time of each check",
         Needs.ROLLOUTS,
         _unscored,
     ),

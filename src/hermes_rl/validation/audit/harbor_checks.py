@@ -151,11 +151,11 @@ def leaked_answers(task: TaskEvidence) -> Iterator[str]:
     for line in files.instruction.splitlines():
         for answer, where in answers.items():
             if TELLS.search(line) and _holds(line, answer):
-                yield f"the prompt tells {shorten(answer, 30)!r}, which {where} holds: {shorten(line, 80)}"
+                yield f"the prompt contains {shorten(answer, 30)!r}, which {where} holds: {shorten(line, 80)}"
                 return
     for name, value in files.variables.items():
         if value.strip() in answers:
-            yield f"the environment variable {name} holds what {answers[value.strip()]} holds"
+            yield f"the environment variable {name} has the content of {answers[value.strip()]}"
     for path, text in files.environment.items():
         if path == "Dockerfile":
             continue
@@ -163,7 +163,7 @@ def leaked_answers(task: TaskEvidence) -> Iterator[str]:
             whole = text.strip() == answer
             told = any(TELLS.search(line) and _holds(line, answer) for line in text.splitlines())
             if whole or told or (ANSWER_NAME.search(path) and _holds(text, answer)):
-                yield f"environment/{path} holds {shorten(answer, 30)!r}, as {where} does"
+                yield f"environment/{path} contains {shorten(answer, 30)!r}, like {where}"
                 break
 
 

@@ -34,10 +34,11 @@ class PositionsEnv(TicTacToeEnv):
 
     name = "tic_tac_toe_positions"
 
-    def train_items(self) -> list[Item]:
-        random, items = Random(1), []
-        openings = super().train_items()
-        while len(items) < POSITIONS:
+    async def setup(self) -> None:
+        await super().setup()
+        random, openings = Random(1), super().train_items()
+        self.positions: list[Item] = []
+        while len(self.positions) < POSITIONS:
             item = {**random.choice(openings), "moves": ""}
             board = self.initial_state(item)
             for _ in range(random.randint(0, MOST_MOVES)):
@@ -45,8 +46,10 @@ class PositionsEnv(TicTacToeEnv):
                 board.play(mover(item["moves"]), move)
                 item["moves"] += move
             if not board.over():
-                items.append(item)
-        return items
+                self.positions.append(item)
+
+    def train_items(self) -> list[Item]:
+        return self.positions
 
     def initial_state(self, item: Item) -> Board:
         board = super().initial_state(item)

@@ -212,7 +212,7 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
 
 
 def run(task: Task, description: str | None, *, imitation_steps: int, steps: int, games: int) -> None:
-    """The command: make, imitate, measure, reinforce, and measure each checkpoint. Prints the curve as JSON lines."""
+    """The command: make, imitate, measure, reinforce, and measure each checkpoint. Prints what it measured as JSON lines."""
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--imitation-steps", type=int, default=imitation_steps, help="default: %(default)s")
@@ -241,5 +241,6 @@ def run(task: Task, description: str | None, *, imitation_steps: int, steps: int
         began = time.monotonic()
         reinforce(task, imitated, checkpoints, chosen)
         print(f"GRPO: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    for step in range(chosen.measure_every, chosen.steps + 1, chosen.measure_every):
+    # The result first, then the curve.
+    for step in (chosen.steps, *range(chosen.measure_every, chosen.steps, chosen.measure_every)):
         measured(step, checkpoints / f"checkpoint-{step}")

@@ -212,7 +212,7 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
 
 
 def run(task: Task, description: str | None, *, imitation_steps: int, steps: int, games: int) -> None:
-    """The command: make, imitate, measure, reinforce, and measure each checkpoint. Prints what it measured as JSON lines."""
+    """The command: make, imitate and reinforce a model, and print what each checkpoint does as a line of JSON."""
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--imitation-steps", type=int, default=imitation_steps, help="default: %(default)s")

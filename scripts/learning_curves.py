@@ -28,8 +28,9 @@ def main() -> None:
     chosen = parser.parse_args()
     # Equal runs make equal files.
     mpl.rcParams.update({**STYLE, "svg.hashsalt": "hermes-rl"})
-    figure, panels = plt.subplots(1, len(chosen.curves), figsize=(3 * len(chosen.curves), 2.4), layout="constrained")
-    for panel, text, colour in zip([panels] if len(chosen.curves) == 1 else panels, chosen.curves, COLOURS, strict=False):
+    count = len(chosen.curves)
+    figure, panels = plt.subplots(1, count, figsize=(3 * count, 2.4), layout="constrained", squeeze=False)
+    for panel, text, colour in zip(panels[0], chosen.curves, COLOURS, strict=False):
         place, _, label = text.partition("=")
         run, _, name = place.rpartition(":")
         steps, values = zip(*points(Path(run), name), strict=True)

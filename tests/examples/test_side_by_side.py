@@ -4,15 +4,16 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hermes_rl import HermesAgentBaseEnv
 from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.prebuild import NO_MODEL
-from hermes_rl.environment.scripted_policy import Step, run_script
+from hermes_rl.environment.scripted_policy import Step, run_script, run_seat_scripts
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "side_by_side"
@@ -70,13 +71,17 @@ def test_the_game_on_the_page_is_the_one_that_is_counted() -> None:
     assert source.partition("\n\n")[2] in blocks
 
 
-async def scores(name: str, item: int, *scripts: list[Step]) -> list[float | None]:
+@asynccontextmanager
+async def opened(name: str) -> AsyncIterator[Any]:
     environment: Any = load_environment(str(FOLDER / name))
-    env: HermesAgentBaseEnv = environment(
-        environment.env_config_cls(), [NO_MODEL.model_copy(update={"health_check": False})]
-    )
+    env = environment(environment.env_config_cls(), [NO_MODEL.model_copy(update={"health_check": False})])
     async with env.opened():
-        items = env.train_items() or []
+        yield env
+
+
+async def scores(name: str, item: int, *scripts: list[Step]) -> list[float | None]:
+    async with opened(name) as env:
+        items = env.train_items()
         return [(await run_script(env, items[item], script)).rollout.score for script in scripts]
 
 
@@ -90,3 +95,24 @@ async def test_our_desk_is_scored_by_its_orders() -> None:
     solved: list[Step] = [("find_orders", {"customer": "Ada"}), ("cancel_order", {"order": "o1"}), "Done."]
     wrong: list[Step] = [("cancel_order", {"order": "o2"}), "Done."]
     assert await scores("desk_hermes_rl.py", 0, solved, wrong, ["Done."]) == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("buyer", "seller", "shares"),
+    [
+        (["OFFER 40", "ACCEPT"], ["No. OFFER $50"], (0.6, 0.4)),
+        # Nobody accepts an offer of their own, or one that was withdrawn.
+        (["OFFER 31", "ACCEPT"], ["No."], (0.0, 0.0)),
+        (["OFFER 31 ACCEPT"], [], (0.0, 0.0)),
+        (["OFFER 40"] * 4, ["OFFER 60"] * 4, (0.0, 0.0)),
+    ],
+)
+async def test_our_negotiation_is_scored_by_the_price(
+    buyer: list[Step], seller: list[Step], shares: tuple[float, float]
+) -> None:
+    async with opened("negotiation_hermes_rl.py") as env:
+        made = await run_seat_scripts(env, env.train_items()[0], {"buyer": buyer, "seller": seller})
+    scored = {seat: finished.rollout.score for seat, finished in made.items()}
+    # A seat without a turn has no rollout.
+    assert scored == {seat: share for seat, share in zip(env.seats, shares, strict=True) if seat in scored}
+    assert scored

@@ -1,10 +1,7 @@
-(
-    """verifiers' own `vf-eval` of an exported environment: ENDPOINT PACKAGE OUTPUT [OPTION…].
+"""verifiers' own `vf-eval` of an exported environment: ENDPOINT PACKAGE OUTPUT [OPTION…].
 
 Writes OUTPUT/**/traces.jsonl.
 """
-    ""
-)
 
 import sys
 

@@ -4,15 +4,14 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestServer
 
+from examples.plain_text_env import PROMPTS, PlainTextEnv
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.environment.loading.loader import load_environment
 from hermes_rl.environment.prebuild import NO_MODEL
 from hermes_rl.environment.scripted_policy import run_script
 from hermes_rl.interop.trainers.verifiers_export import export_taskset
@@ -65,41 +64,58 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.fixture
+async def ours(tmp_path: Path) -> list[float | None]:
+    """What the environment says of the answers."""
+    env = PlainTextEnv(PlainTextEnv.config_init()[0], [NO_MODEL])
+    async with env.opened():
+        pairs = zip(PROMPTS, ANSWERS, strict=True)
+        return [(await run_script(env, item, [answer])).rollout.score for item, answer in pairs]
+
+
+async def under_verifiers(python: Path, tmp_path: Path, what: str) -> str:
+    """What the program prints last; its traces are in tmp_path/out."""
+    home = export_taskset(tmp_path, "plain-text-v1", str(PLAIN_TEXT))
+    async with TestServer(make_app(dict(zip(PROMPTS, ANSWERS, strict=True)))) as server:
+        url = str(server.make_url("/v1"))
+        command = [python, HERE / "verifiers_program.py", what, url, "plain-text-v1", tmp_path / "out"]
+        variables = {**os.environ, "OPENAI_API_KEY": "none", "HOME": str(tmp_path), "PYTHONPATH": str(home)}
+        process = await asyncio.create_subprocess_exec(*command, env=variables, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(PROGRAM_DEADLINE_S):
+            said, _ = await process.communicate()
+    assert process.returncode == 0
+    return said.decode().splitlines()[-1]
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_vf_eval_gives_an_exported_environment_its_own_rewards(python: Path, tmp_path: Path) -> None:
-    home = export_taskset(tmp_path, "plain-text-v1", str(PLAIN_TEXT))
-    kind = load_environment(str(PLAIN_TEXT))
-    env = kind(kind.config_init()[0], [NO_MODEL])
-    async with env.opened():
-        items = env.train_items() or []
-        ours = [
-            (await run_script(env, item, [answer])).rollout.score for item, answer in zip(items, ANSWERS, strict=True)
-        ]
+async def test_vf_eval_gives_an_exported_environment_its_own_rewards(
+    python: Path, ours: list[float | None], tmp_path: Path
+) -> None:
     assert len(set(ours)) > 3
-    async with TestServer(make_app(dict(zip(items, ANSWERS, strict=True)))) as server:
-        command = [
-            python,
-            HERE / "verifiers_program.py",
-            str(server.make_url("/v1")),
-            "plain-text-v1",
-            tmp_path / "out",
-        ]
-        variables = {**os.environ, "OPENAI_API_KEY": "none", "HOME": str(tmp_path), "PYTHONPATH": str(home)}
-        process = await asyncio.create_subprocess_exec(*command, env=variables, stdout=sys.stderr)
-        async with asyncio.timeout(PROGRAM_DEADLINE_S):
-            assert await process.wait() == 0
+    await under_verifiers(python, tmp_path, "eval")
     episodes = [
-        json.loads(line) for file in (tmp_path / "out").rglob("traces.jsonl") for line in file.read_text().splitlines()
+        json.loads(line)
+        for file in (tmp_path / "out").rglob("traces.jsonl")
+        for line in file.read_text().splitlines()
     ]
     assert {trace_of(each)["task"]["data"]["idx"]: reward_of(each) for each in episodes} == dict(enumerate(ours))
     for episode in episodes:
         trace = trace_of(episode)
         assert not trace["errors"]
         assert trace["info"]["hermes_rl"]["turns"] == 1
-        # The call was recorded by verifiers, which is where prime-rl reads its tokens.
+        # verifiers recorded the call, which is where prime-rl reads its tokens.
         assert any(ANSWERS[trace["task"]["data"]["idx"]] in json.dumps(node) for node in trace["nodes"])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+async def test_an_env_server_plays_the_tasks_that_a_client_sends(
+    python: Path, ours: list[float | None], tmp_path: Path
+) -> None:
+    assert json.loads(await under_verifiers(python, tmp_path, "serve")) == ours
 
 
 def trace_of(episode: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from hermes_rl.training.config import TrainerSettings
 
 # TRL drops stale samples itself.
 ANY_AGE = 2**31
+ANY_LENGTH = 2**31 - 1
 DEFAULT_CONTEXT = 4096
 REQUEST_TIMEOUT_S = 600.0
 POLL_S = 0.05
@@ -161,7 +162,7 @@ class HermesRolloutWorker:
         self._selection = TrainerSettings.model_validate(
             {
                 "advantage": "mean_std",
-                "max_token_trainer_length": 2**31 - 1,
+                "max_token_trainer_length": ANY_LENGTH,
                 **(selection or {}),
                 "max_staleness": ANY_AGE,
             }
@@ -217,6 +218,12 @@ class HermesRolloutWorker:
                 error = error.exceptions[0]
             self._error = error
         finally:
+            # What the rollouts left behind, such as the sampling of a batch.
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -274,8 +281,13 @@ def rollout_samples(group: Group, selection: TrainerSettings, number: int) -> li
     batch = training_batch([encode(group)], selection, 0)
     advantages: dict[tuple[int, int], float] = {}
     for example, origin in zip(batch.examples, batch.origins, strict=True):
-        [advantage] = set(example.advantages[example.mask > 0].tolist())
-        advantages[origin.outcome.rollout, origin.sequence] = advantage
+        own = set(example.advantages[example.mask > 0].tolist())
+        if len(own) > 1:
+            raise ConfigError(
+                "the turns of a rollout that branches have advantages of their own, and AsyncGRPOTrainer takes one for "
+                "each sequence; use HermesGRPOTrainer, or group_strategy flat"
+            )
+        advantages[origin.outcome.rollout, origin.sequence] = own.pop()
     if any(reason in batch.excluded for reason in NO_SIGNAL):
         advantages = {
             (index, place): 0.0

@@ -96,9 +96,7 @@ async def test_vf_eval_gives_an_exported_environment_its_own_rewards(
     assert len(set(ours)) > 3
     await under_verifiers(python, tmp_path, "eval")
     episodes = [
-        json.loads(line)
-        for file in (tmp_path / "out").rglob("traces.jsonl")
-        for line in file.read_text().splitlines()
+        json.loads(line) for file in (tmp_path / "out").rglob("traces.jsonl") for line in file.read_text().splitlines()
     ]
     assert {trace_of(each)["task"]["data"]["idx"]: reward_of(each) for each in episodes} == dict(enumerate(ours))
     for episode in episodes:

@@ -1,7 +1,7 @@
 """An exported environment in verifiers' own hands: WHAT ENDPOINT PACKAGE [OUTPUT].
 
-eval: `vf-eval`, which writes OUTPUT/**/traces.jsonl. serve: an env server and a client of it, as prime-rl's orchestrator
-uses them: the client loads the taskset, and sends the data of each task. Prints the rewards as JSON last.
+eval: `vf-eval`, which writes OUTPUT/**/traces.jsonl. serve: an env server and a client of it, as prime-rl's
+orchestrator uses them: the client loads the taskset, and sends the data of each task. Prints the rewards as JSON last.
 """
 
 import asyncio

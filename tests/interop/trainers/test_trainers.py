@@ -103,3 +103,34 @@ def test_verls_agent_loop_returns_the_rollout_in_its_own_type(run: Program) -> N
     assert said["logprobs"] == [-0.5] * 4
     assert said["score"] == 0.5
     assert said["shapes"]["responses"] == said["shapes"]["response_mask"] == [4]
+
+
+@pytest.fixture
+def trl_async(run: Program, tmp_path: Path) -> Program:
+    return lambda what: run("trl_async_program.py", model_folder("tiny"), what, tmp_path)
+
+
+def test_trls_async_trainer_learns_plain_text(trl_async: Program) -> None:
+    said = trl_async("learn")
+    assert sum(said["rewards"][:2]) / 2 < 0.75
+    assert max(said["rewards"]) >= 0.9
+    assert max(said["staleness"]) <= 2
+    assert said["same_weights"]
+    assert said["version"] == len(said["rewards"]) + 1
+    assert said["threads"] == []
+
+
+def test_each_async_sample_was_sampled_by_the_weights_of_its_version(trl_async: Program) -> None:
+    said = trl_async("versions")
+    assert said["versions"] == [1, 2]
+    assert said["own_error"] < 1e-4
+    assert said["other_error"] > 1e-2
+    assert all(abs(total) < 1e-4 for total in said["advantages"])
+    assert said["columns"] == ["int64", "int64", "float32"]
+    assert all(0 < sampled <= 8 for sampled in said["sampled"])
+
+
+def test_async_samples_come_from_a_server_of_tokens(trl_async: Program) -> None:
+    said = trl_async("server")
+    assert said["versions"] == [7]
+    assert said["error"] < 1e-4

@@ -65,7 +65,7 @@ find({no_chdir => 1, preprocess => sub { sort @_ }, wanted => sub {
 }}, "/workspace", "/tmp");
 print $sha->hexdigest' """
 SAVE = "tar -C / -cf - workspace tmp"
-RESTORE = "tar -C / -xf - --no-overwrite-dir --no-same-owner 2>/dev/null; true"
+RESTORE = "tar -C / -xpf - --no-overwrite-dir --no-same-owner"
 
 # Commands whose outcome changes, and whether a result shows it. /proc/self has a pid of the sandbox's own namespace.
 CHANGING: dict[str, Step] = {
@@ -277,9 +277,9 @@ async def cost(player: Player, kind: str, number: int) -> dict[str, Any]:
     async with fresh_session(cast("Environment", env), item, recorded.seed) as session:
         sandbox = await session.sandbox()
         fresh = time.perf_counter()
-        await sandbox.exec(RESTORE, stdin=saved.stdout, timeout=60)
+        unpacked = await sandbox.exec(RESTORE, stdin=saved.stdout, timeout=60)
         restored = time.perf_counter()
-        same = await tree_hash(sandbox) == hashes[COST_TURN - 1]
+        same = unpacked.exit_code == 0 and await tree_hash(sandbox) == hashes[COST_TURN - 1]
     commands = sum(timing.seconds for timing in timings.kept if timing.span is Span.TOOL)
     return {
         "kind": kind,
@@ -289,7 +289,7 @@ async def cost(player: Player, kind: str, number: int) -> dict[str, Any]:
         "sandbox": started - began,
         "replay": rebuilt - started,
         "commands": commands,
-        "ratio": whole / commands,
+        "ratio": (rebuilt - began) / commands,
         "ratio_without_start": (rebuilt - started) / commands,
         "save": copied - rebuilt,
         "restore": restored - fresh,

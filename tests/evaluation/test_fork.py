@@ -184,14 +184,16 @@ async def test_a_turn_or_a_rollout_that_is_not_there_is_refused(fork: Fork, said
 
 
 async def test_a_tool_that_the_environment_no_longer_has_is_refused_with_the_setting(tmp_path: Path) -> None:
-    group = await recorded(Lines, tmp_path / "groups.jsonl")
+    class WithoutIt(FileEnv):
+        default_toolsets = ()
 
-    class WithoutTerminal(Lines):
-        default_toolsets = ("file",)
-
-    with pytest.raises(ConfigError, match=r"used terminal, .*--env\.enabled_toolsets"):
-        await forked(WithoutTerminal, group, Fork(0, 3), lambda _: Text("never asked"))
-    made, _ = await forked(WithoutTerminal, group, Fork(0, 1), lambda _: Text("end"))
+    path = tmp_path / "groups.jsonl"
+    async with ScriptedModel(adds) as model, opened(Counter, model, total_steps=1, group_size=1) as env:
+        await generate_groups(env, path)
+    group = next(iter(read_groups(path)))
+    with pytest.raises(ConfigError, match=r"used add, .*--env\.enabled_toolsets"):
+        await forked(WithoutIt, group, Fork(0, 3), lambda _: Text("never asked"))
+    made, _ = await forked(WithoutIt, group, Fork(0, 1), lambda _: Text("end"))
     assert made.rollouts[0].metadata["fork"]["turn"] == 1
 
 

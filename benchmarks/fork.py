@@ -34,7 +34,7 @@ from hermes_rl.core.observation import observing  # noqa: E402
 from hermes_rl.core.trajectory import Group, Rollout, Span  # noqa: E402
 from hermes_rl.environment.loading.loader import load_environment  # noqa: E402
 from hermes_rl.environment.prebuild import NO_MODEL  # noqa: E402
-from hermes_rl.environment.scripted_policy import EnvironmentWithPolicy, ScriptedPolicy, Step  # noqa: E402
+from hermes_rl.environment.scripted_policy import EnvironmentWithPolicy, ScriptedPolicy, Step, ToolStep  # noqa: E402
 from hermes_rl.evaluation.fork import Fork, fork_rollout  # noqa: E402
 from hermes_rl.rollout.environment_protocol import Environment  # noqa: E402
 from hermes_rl.rollout.group import plan_group, run_groups  # noqa: E402
@@ -74,6 +74,10 @@ CHANGING: dict[str, Step] = {
     "pid": ("terminal", {"command": "echo $$ | tee pid"}),
     "time, declared as noise": ("terminal", {"command": "date +%s%N"}),
     "time, written and not shown": ("terminal", {"command": "date +%s%N > stamp"}),
+    "two calls of one turn on one file": [
+        ("terminal", {"command": "cp race.txt copy.txt; ls *.txt"}),
+        ("terminal", {"command": "echo done > race.txt"}),
+    ],
 }
 NOISE = (r"\d{19}",)
 
@@ -108,6 +112,11 @@ def action(rng: Random) -> Step:
             ("execute_code", {"code": python}),
         )
     )
+
+
+def with_another(call: Step) -> Step:
+    """The call and one more in the same turn. They run at the same time, so the other must not touch its files."""
+    return [cast("ToolStep", call), ("execute_code", {"code": "print(sum(range(100)))"})]
 
 
 class HashedPolicy(ScriptedPolicy):
@@ -159,6 +168,8 @@ class Player:
                 "max_repeated_calls": None,
                 "terminal_backend": "bubblewrap",
                 "rollout_retries": 0,
+                # A command that is stopped has done more or less by then, and its result is the same.
+                "terminal_timeout": 300,
             }
             env = kind(kind.env_config_cls(**{**kind.config_init()[0].model_dump(), **changes}), [NO_MODEL])
             # terminal_words allows two turns, whatever the configuration says.
@@ -199,7 +210,7 @@ async def proof(player: Player, number: int) -> dict[str, Any]:
     items = list(env.train_items())
     turns = rng.randint(2, MAX_TURNS)
     turn = rng.randint(2, turns + 1)
-    steps: list[Step] = [[action(rng), action(rng)] if rng.random() < 0.2 else action(rng) for _ in range(turns)]
+    steps: list[Step] = [with_another(action(rng)) if rng.random() < 0.2 else action(rng) for _ in range(turns)]
     kind, planted = "deterministic", None
     if number % 10 == 9:
         kind = list(CHANGING)[number // 10 % len(CHANGING)]
@@ -210,6 +221,7 @@ async def proof(player: Player, number: int) -> dict[str, Any]:
     recorded = group.rollouts[0]
     row: dict[str, Any] = {"rollout": number, "environment": name, "kind": kind, "turns": turns, "turn": turn}
     row |= {"planted": planted, "calls": sum(use.turn < turn for use in recorded.tool_uses)}
+    row["stopped"] = sum("timed out" in use.result for use in recorded.tool_uses)
     if recorded.failure is not None or len(hashes) != turns + 1:
         return {**row, "outcome": "not recorded", "said": str(recorded.failure)}
     forked, found, _ = await player.fork(name, group, turn)

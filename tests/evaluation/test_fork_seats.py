@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.support.scripted_model import ScriptedModel, Text
 class Sums(HermesMultiAgentEnv):
     """The seats say numbers in turn, four in all; a seat's score is the sum of its own."""
 
-    seats: Sequence[str] = ("odd", "even")
+    seats: ClassVar[Sequence[str]] = ("odd", "even")
 
     def train_items(self) -> list[dict[str, int]]:
         return [{"goal": 5}]

@@ -6,7 +6,7 @@ asked; from then on every seat is played by its model. The forks have no token i
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -53,7 +53,7 @@ class SeatServer:
     def __post_init__(self) -> None:
         self._answers = RecordedAnswers(self.recorded)
 
-    async def chat_completion(self, messages: list[Message], **parameters: Any) -> Any:
+    async def chat_completion(self, messages: Sequence[Message], **parameters: Any) -> Any:
         if not self.fork.live:
             self._compare(messages)
             self.fork.live = self.seat == self.fork.seat and self._given + 1 == self.fork.turn
@@ -64,7 +64,7 @@ class SeatServer:
         self._given += 1
         return await self._answers.chat_completion(messages, **parameters)
 
-    def _compare(self, messages: list[Message]) -> None:
+    def _compare(self, messages: Sequence[Message]) -> None:
         """Refuse if what the seat is sent since its last answer is not what it was sent in the record."""
         name = f"what {self.seat} is sent before its answer {self._given + 1}"
         try:
@@ -87,7 +87,7 @@ def _refuse_difference(env: Environment, name: str, recorded: str, now: str) -> 
         raise EnvironmentCodeError("replay", f"{REFUSED}: {name}: recorded {shown[0]}, now {shown[1]}")
 
 
-def _new_text(messages: list[Message]) -> str:
+def _new_text(messages: Sequence[Message]) -> str:
     """Everything after the last answer: results of tools, or what others did."""
     last = max((at for at, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
     return "\n".join(

@@ -9,7 +9,7 @@ import pytest
 
 from hermes_rl import AgentResult, ConfigError, ToolContext, tool
 from hermes_rl.core.trajectory import Group
-from hermes_rl.evaluation.fork import Fork, fork_rollout
+from hermes_rl.evaluation.fork import Fork, fork_rollout, fork_summary
 from hermes_rl.rollout.generate import generate_groups
 from hermes_rl.store.records import read_groups
 from hermes_rl.tools.session import ToolSession
@@ -120,6 +120,23 @@ async def test_declared_noise_is_no_difference(tmp_path: Path) -> None:
     assert made.scores == [2.0]
 
 
+@pytest.mark.parametrize("command", ["date +%s%N", "cat /proc/sys/kernel/random/uuid"])
+async def test_a_command_with_another_outcome_is_named_in_the_refusal(command: str, tmp_path: Path) -> None:
+    def changing(request: dict[str, Any]) -> Text | Calls:
+        turn = sum(message["role"] == "assistant" for message in request["messages"])
+        chosen = command if turn == 1 else "true"
+        return Calls([("terminal", json.dumps({"command": chosen}))]) if turn < 3 else Text("done")
+
+    path = tmp_path / "groups.jsonl"
+    async with ScriptedModel(changing) as model, opened(Lines, model, total_steps=1, group_size=1) as env:
+        await generate_groups(env, path)
+    recorded_group = next(iter(read_groups(path)))
+    made, requests = await forked(Lines, recorded_group, Fork(0, 4), lambda _: Text("never asked"))
+    failure = made.rollouts[0].failure
+    assert failure is not None and not requests
+    assert "turn 2, terminal" in failure.message and command in failure.message
+
+
 class Counter(FileEnv):
     """A game without a sandbox: its tool counts in the state."""
 
@@ -164,3 +181,42 @@ async def test_a_turn_or_a_rollout_that_is_not_there_is_refused(fork: Fork, said
     group = await recorded(Lines, tmp_path / "groups.jsonl")
     with pytest.raises(ConfigError, match=said):
         await forked(Lines, group, fork, lambda _: Text("never asked"))
+
+
+async def test_a_tool_that_the_environment_no_longer_has_is_refused_with_the_setting(tmp_path: Path) -> None:
+    class WithoutIt(FileEnv):
+        default_toolsets = ()
+
+    path = tmp_path / "groups.jsonl"
+    async with ScriptedModel(adds) as model, opened(Counter, model, total_steps=1, group_size=1) as env:
+        await generate_groups(env, path)
+    group = next(iter(read_groups(path)))
+    with pytest.raises(ConfigError, match=r"used add, .*--env\.enabled_toolsets"):
+        await forked(WithoutIt, group, Fork(0, 3), lambda _: Text("never asked"))
+    made, _ = await forked(WithoutIt, group, Fork(0, 1), lambda _: Text("end"))
+    assert made.rollouts[0].metadata["fork"]["turn"] == 1
+
+
+async def test_calls_that_a_replay_does_not_repeat_are_counted(tmp_path: Path) -> None:
+    class Planning(Lines):
+        default_toolsets = ("terminal", "todo")
+
+    def plans(request: dict[str, Any]) -> Text | Calls:
+        done = any(message["role"] == "tool" for message in request["messages"])
+        return Text("done") if done else Calls([("todo", json.dumps({})), ("terminal", '{"command": "true"}')])
+
+    path = tmp_path / "groups.jsonl"
+    async with ScriptedModel(plans) as model, opened(Planning, model, total_steps=1, group_size=1) as env:
+        await generate_groups(env, path)
+    made, _ = await forked(Planning, next(iter(read_groups(path))), Fork(0, 2), lambda _: Text("end"))
+    assert made.rollouts[0].metadata["fork"]["not_repeated"] == {"todo": 1}
+
+
+async def test_a_summary_has_the_first_difference(tmp_path: Path) -> None:
+    group = await recorded(Lines, tmp_path / "groups.jsonl")
+    uses = tuple(use._replace(result=use.result.replace("1", "9")) for use in group.rollouts[0].tool_uses)
+    changed = replace(group, rollouts=(replace(group.rollouts[0], tool_uses=uses),))
+    made, _ = await forked(Lines, changed, Fork(0, 3, count=2), lambda _: Text("never asked"))
+    summary = fork_summary(changed.rollouts[0], made)
+    assert summary["scores"] == [None, None]
+    assert all("environment/replay: " in said and "turn 1, terminal" in said for said in summary["failures"])

@@ -1,4 +1,4 @@
-"""The extra `mcp`: the official client has the ten tools of `hermes-rl mcp` over standard input and output."""
+"""The extra `mcp`: the official client has the tools of `hermes-rl mcp` over standard input and output."""
 
 import asyncio
 import json
@@ -19,10 +19,10 @@ async def asked() -> str:
     command = str(Path(sys.executable).with_name("hermes-rl"))
     async with Client(StdioServerParameters(command=command, args=["mcp"], env=dict(os.environ))) as client:
         tools = sorted(tool.name for tool in (await client.list_tools()).tools)
-        assert len(tools) == 10 and all(name.startswith("rl_") for name in tools), tools
+        assert len(tools) == 11 and all(name.startswith("rl_") for name in tools), tools
         answer = str((await client.call_tool("rl_list_environments", {})).content)
         assert "terminal_test" in answer, answer
-    return "ten tools listed and one called over stdio"
+    return "eleven tools listed and one called over stdio"
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def fork_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.C
         source = recorded_group(path, group)
         target = output or path.with_suffix(".forks.jsonl")
         env = environment(settings.env, settings.endpoints)
-        forked = run_async(_fork(env, source, Fork(rollout, turn, count, edit, settings.env.seed), target))
+        forked = run_async(_fork(env, path, source, Fork(rollout, turn, count, edit, settings.env.seed), target))
         _show(source.rollouts[rollout], forked, target)
         if as_json:
             from hermes_rl.evaluation.fork import fork_summary
@@ -88,12 +88,12 @@ def fork_command(environment: "type[HermesAgentBaseEnv]", path: Path) -> click.C
 fork = RecordedCommand("fork", fork_command, help=HELP)
 
 
-async def _fork(env: "HermesAgentBaseEnv", group: Group, fork: "Fork", target: Path) -> Group:
+async def _fork(env: "HermesAgentBaseEnv", path: Path, group: Group, fork: "Fork", target: Path) -> Group:
     from hermes_rl.evaluation.fork import fork_rollout
-    from hermes_rl.store.records import RecordWriter, group_to_record
+    from hermes_rl.store.records import RecordWriter, group_to_record, read_groups
 
     async with env.opened():
-        forked = await fork_rollout(env, group, fork)
+        forked = await fork_rollout(env, group, fork, read_groups(path) if env.seats else ())
     with RecordWriter(target) as writer:
         writer.write(group_to_record(forked))
     return forked

@@ -1,4 +1,4 @@
-"""`hermes-rl mcp` (Serve): serve the ten tools for training runs (rl_*) over MCP."""
+"""`hermes-rl mcp` (Serve): serve the rl_* tools over MCP."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ from hermes_rl.core.secrets import is_literal
 )
 @click.option("--json", "as_json", is_flag=True, help="With --http: print {url, token} as one JSON object when ready.")
 def mcp(http: bool, host: str, port: int, token: str | None, allow_paths: tuple[Path, ...], as_json: bool) -> None:
-    """Serve the ten tools for training runs (rl_*) over MCP, with which an agent starts, watches and stops runs.
+    """Serve the rl_* tools over MCP, so that an agent can configure, start, watch and stop training runs.
 
     Without options it speaks over standard input and output, for instance
     `claude mcp add hermes-rl -- hermes-rl mcp`. Runs continue when the client disconnects.

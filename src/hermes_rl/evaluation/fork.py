@@ -4,18 +4,23 @@ Always true: a fork begins only where every replayed result, and the recorded st
 nature (times, process ids) an environment declares as patterns in `replay_noise`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
+from hermes_rl.agent.result import AgentResult
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.core.trajectory import Group, Rollout
+from hermes_rl.evaluation.fork_seats import fork_episodes, recorded_episode
 from hermes_rl.evaluation.rescore import items_by_id
 from hermes_rl.rollout.environment_protocol import Environment
-from hermes_rl.rollout.group import plan_group, run_groups
+from hermes_rl.rollout.group import plan_group, provenance, run_groups
 from hermes_rl.rollout.rebuild import past_turns, rebuild
 from hermes_rl.rollout.rollout import Start
 from hermes_rl.rollout.sampler import content_id
+from hermes_rl.rollout.tree_group import not_replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +34,37 @@ class Fork:
     seed: int = 0
 
 
-async def fork_rollout(env: Environment, group: Group, fork: Fork) -> Group:
-    """`fork.count` new rollouts as one group; ConfigError when the rollout has no such turn."""
+async def fork_rollout(env: Environment, group: Group, fork: Fork, others: Iterable[Group] = ()) -> Group:
+    """`fork.count` new rollouts as one group; ConfigError when the rollout has no such turn.
+
+    `others` are the groups of the same file, or those of the other seats: where there are several agents, the episode
+    is repeated with the answers of all of them.
+    """
     recorded = _rollout(group, fork)
     item = items_by_id(env).get(group.item_id, group.item)
     past = past_turns(recorded, fork.turn, fork.edit)
+    _check_tools(env, past)
     start = Start(recorded.seed, past, lambda session: rebuild(env, recorded, group.tools, past, session))
     plan = replace(
         plan_group(env, item, size=fork.count, split=group.split, draw=group.draw),
         run_seed=int(content_id([fork.seed, group.id, fork.rollout, fork.turn, fork.edit])[:8], 16),
-        tool_names=frozenset(group.tools),
-        start=start,
     )
-    (forked,) = await run_groups(env, plan)
+    if recorded.seat is None:
+        own = replace(plan, tool_names=frozenset(group.tools), start=start)
+        (forked,) = await run_groups(env, own)
+    else:
+        seated = await fork_episodes(env, plan, recorded, recorded_episode(recorded, others), fork.turn)
+        forked = replace(
+            group,
+            rollouts=tuple(seated),
+            provenance=provenance(env),
+            withheld=None,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
     source = {"group": group.id, "rollout": fork.rollout, "turn": fork.turn}
     source |= {"edit": fork.edit} if fork.edit is not None else {}
+    lost = Counter(use.name for use in past.tool_uses if use.name in not_replayed(env))
+    source |= {"not_repeated": dict(lost)} if lost and recorded.seat is None else {}
     rollouts = tuple(replace(rollout, metadata={**rollout.metadata, "fork": source}) for rollout in forked.rollouts)
     return replace(forked, rollouts=rollouts, id=content_id([forked.id, fork.seed, source]))
 
@@ -54,12 +75,23 @@ def _rollout(group: Group, fork: Fork) -> Rollout:
     rollout = group.rollouts[fork.rollout]
     if "program" in rollout.metadata:
         raise ConfigError("rollouts of an external agent cannot be continued; fork a rollout of the built-in loop")
-    if rollout.seat is not None:
-        raise ConfigError("the rollout is one seat of several; only rollouts of one agent can be forked")
+    if rollout.seat is not None and fork.edit is not None:
+        raise ConfigError("--edit: what a seat is sent follows from the state, so it cannot be edited; leave it out")
     return rollout
 
 
+def _check_tools(env: Environment, past: AgentResult) -> None:
+    """ConfigError for a call that cannot be repeated because the environment has no such tool now."""
+    # A call that failed may have named a tool that never was there.
+    missing = {use.name for use in past.tool_uses if use.error is None} - env.tools.tools.keys()
+    if missing:
+        raise ConfigError(
+            f"the rollout used {', '.join(sorted(missing))}, which the environment does not have now; pass the "
+            "settings it was recorded with, such as --env.enabled_toolsets"
+        )
+
+
 def fork_summary(source: Rollout, forked: Group) -> Mapping[str, Any]:
-    """The scores of the forks beside that of the original, as JSON."""
-    failures = [str(one.failure) for one in forked.rollouts if one.failure is not None]
+    """The scores of the forks and that of the original, and why forks have none, as JSON."""
+    failures = [f"{one.failure}: {one.failure.message}" for one in forked.rollouts if one.failure is not None]
     return {"group": forked.id, "recorded_score": source.score, "scores": forked.scores, "failures": failures}

@@ -8,7 +8,7 @@ from mcp import Client, MCPError
 from mcp_types import BlobResourceContents, TextResourceContents
 
 from hermes_rl.orchestration.mcp_server.server import rl_server
-from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS
+from hermes_rl.orchestration.rl_tools.dispatch import MCP_TOOLS
 from hermes_rl.orchestration.run_state import Phase
 from tests.support.recorded_runs import make_run, write_log, write_steps
 from tests.support.rl_mcp import said
@@ -25,8 +25,8 @@ def connected(mode: str = "auto") -> Client:
 async def test_the_tools_come_with_schemas_and_hints(mode: str) -> None:
     async with connected(mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert list(tools) == list(RL_TOOLS)
-    for name, known in RL_TOOLS.items():
+    assert list(tools) == list(MCP_TOOLS)
+    for name, known in MCP_TOOLS.items():
         hints = tools[name].annotations
         assert hints is not None
         assert (hints.read_only_hint, hints.destructive_hint) == (known.read_only, known.destructive)

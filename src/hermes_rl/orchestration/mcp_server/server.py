@@ -1,4 +1,4 @@
-"""The MCP server: the ten tools with schemas and hints, progress reports, and the resources.
+"""The MCP server: the ten tools and `rl_fork` with schemas and hints, progress reports, and the resources.
 
 Always true: a failed tool call returns the tool's answer with `isError`; only an unknown resource is a protocol error.
 """
@@ -14,7 +14,7 @@ from hermes_rl.orchestration.mcp_server import resources
 from hermes_rl.orchestration.mcp_server.draft_choice import DRAFT, DRAFT_SCHEMA, choose_draft, with_draft
 from hermes_rl.orchestration.rl_tools.answer_text import answer_text
 from hermes_rl.orchestration.rl_tools.context import CallerContext, RunFunctions
-from hermes_rl.orchestration.rl_tools.dispatch import RL_TOOLS, RlTool, call_rl_tool
+from hermes_rl.orchestration.rl_tools.dispatch import MCP_TOOLS, RlTool, call_rl_tool
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
 from hermes_rl.version import __version__
 
@@ -26,7 +26,8 @@ INSTRUCTIONS = (
     "Train a language model with reinforcement learning. Workflow: rl_list_environments, rl_select_environment, "
     "rl_get_current_config, rl_edit_config, rl_test_inference (to test the environment on models first), "
     'rl_start_training, rl_check_status until the run has ended, rl_get_results. Every answer is JSON; "error" says '
-    'what is wrong and "next" which call to make. Runs continue when you leave; rl_list_runs finds them again.'
+    'what is wrong and "next" which call to make. Runs continue when you leave; rl_list_runs finds them again. rl_fork '
+    "continues a recorded rollout from one of its turns."
 )
 
 
@@ -51,7 +52,7 @@ def rl_server(
         _context: "ServerRequestContext[Any]", _params: "types.PaginatedRequestParams | None"
     ) -> types.ListToolsResult:
         return types.ListToolsResult(
-            tools=[mcp_tool(rl_tool, names_drafts=names_drafts) for rl_tool in RL_TOOLS.values()]
+            tools=[mcp_tool(rl_tool, names_drafts=names_drafts) for rl_tool in MCP_TOOLS.values()]
         )
 
     async def call_tool(
@@ -127,7 +128,7 @@ async def _call(
     async def report(done: float, total: float, message: str) -> None:
         await context.session.report_progress(done, total, message)
 
-    tool = RL_TOOLS.get(name)
+    tool = MCP_TOOLS.get(name)
     if tool is None:
         return await call_rl_tool(caller, name)
     try:

@@ -1,4 +1,4 @@
-"""The ten tools by name, and calls with unchecked arguments.
+"""The tools by name, and calls with unchecked arguments.
 
 Always true: a call returns a JSON object and never raises; a failure is under "error", the call to make next under
 "next".
@@ -14,6 +14,7 @@ from hermes_rl.core.errors import HermesRLError
 from hermes_rl.orchestration.rl_tools import draft_tools, run_tools
 from hermes_rl.orchestration.rl_tools.context import CallerContext, ProgressCallback
 from hermes_rl.orchestration.rl_tools.errors import RefusalError
+from hermes_rl.orchestration.rl_tools.fork_tool import rl_fork
 from hermes_rl.tools.tool import Tool, ToolUseError
 
 
@@ -82,6 +83,16 @@ _TOOLS = (
     ),
 )
 RL_TOOLS: dict[str, RlTool] = {rl_tool.tool.name: rl_tool for rl_tool in _TOOLS}
+"""The ten tools, which an agent in a rollout has too."""
+_FORK = RlTool(
+    rl_fork,
+    "Fork a recorded rollout",
+    "rl_fork with another turn, rollout, group or file",
+    idempotent=False,
+    open_world=True,
+)
+MCP_TOOLS: dict[str, RlTool] = {**RL_TOOLS, rl_fork.name: _FORK}
+"""What clients of the MCP server have."""
 
 
 async def call_rl_tool(
@@ -90,11 +101,11 @@ async def call_rl_tool(
     arguments: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
-    rl_tool = RL_TOOLS.get(name)
+    rl_tool = MCP_TOOLS.get(name)
     if rl_tool is None:
-        similar = get_close_matches(name, RL_TOOLS, n=1)
+        similar = get_close_matches(name, MCP_TOOLS, n=1)
         suggestion = f"{similar[0]}, if that was meant" if similar else "one of tools"
-        return {"error": f"there is no tool {name!r}", "next": f"call {suggestion}", "tools": list(RL_TOOLS)}
+        return {"error": f"there is no tool {name!r}", "next": f"call {suggestion}", "tools": list(MCP_TOOLS)}
     try:
         checked = rl_tool.tool.check({} if arguments is None else arguments)
     except ToolUseError as error:

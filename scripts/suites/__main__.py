@@ -160,7 +160,7 @@ def run_long(suites: dict[str, Suite], names: Sequence[str]) -> int:
         print(f"no long suite named {', '.join(sorted(unknown))}; there are {', '.join(suites)}", file=sys.stderr)
         return 2
     before = digests(suites)
-    record = records.adopted(records.load(ROOT / RECORD), records.load(SEEN))
+    record = records.adopted(records.load(ROOT / RECORD), records.load(SEEN), before)
     records.save(record, ROOT / RECORD)
     names = names or records.plan(record, before, caches_empty=False).changed
     if not names:

@@ -146,7 +146,10 @@ def plan(record: Record, digests: Mapping[str, str], *, caches_empty: bool, salt
         return record.long[name].ci, hashlib.sha256(f"{salt}{name}".encode()).hexdigest()
 
     rechecked = min(unchanged, key=age, default=None)
-    gate = record.gate.empty_minutes if caches_empty else record.gate.warm_minutes
+    gate = record.gate.empty_minutes
+    if not caches_empty:
+        # A run with warm caches takes less than one with empty ones, also where none was timed yet.
+        gate = record.gate.warm_minutes or gate
     # The gate's own figure has one unchanged suite in it.
     return Plan(tuple(changed), tuple(unchanged), rechecked, gate + added_minutes(record, changed))
 
@@ -167,15 +170,15 @@ def with_ci(record: Record, seen: Record) -> Record:
     return Record(gate, long, max(record.coverage, seen.coverage, key=lambda one: one.counted))
 
 
-def adopted(record: Record, seen: Record) -> Record:
-    """The same, and newer passes that CI on this machine has seen: what it ran for a change, nobody runs again."""
-    newer = {
+def adopted(record: Record, seen: Record, digests: Mapping[str, str]) -> Record:
+    """The same, and passes with today's inputs that CI on this machine has seen: nobody runs these suites again."""
+    record = with_ci(record, seen)
+    known = {
         name: entry
         for name, entry in seen.long.items()
-        if name not in record.long or entry.passed > record.long[name].passed
+        if entry.inputs == digests.get(name) and (name not in record.long or record.long[name].inputs != entry.inputs)
     }
-    record = with_ci(record, seen)
-    return replace(record, long={**record.long, **newer})
+    return replace(record, long={**record.long, **known})
 
 
 def now() -> str:

@@ -121,9 +121,20 @@ def test_what_ci_has_seen_gives_dates_but_no_pass() -> None:
     assert record.long["one"] == replace(PASSED, ci="2026-11-18") and record.gate == Gate(30.0, 48.0)
 
 
-def test_a_newer_pass_that_ci_has_seen_can_be_adopted() -> None:
+def test_a_warm_run_that_was_never_timed_is_taken_for_one_with_empty_caches() -> None:
+    assert records.plan(Record(Gate(0.0, 48.0)), {}, caches_empty=False).minutes == 48
+
+
+def test_a_pass_with_todays_inputs_that_ci_has_seen_is_adopted() -> None:
     newer = replace(PASSED, inputs="newer", passed="2026-11-18", ci="2026-11-18")
-    assert records.adopted(Record(long={"one": PASSED}), Record(long={"one": newer})).long["one"] == newer
+    ours, seen = Record(long={"one": PASSED}), Record(long={"one": newer})
+    assert records.adopted(ours, seen, {"one": "newer"}).long["one"] == newer
+
+
+def test_a_valid_pass_is_not_replaced_by_one_with_other_inputs() -> None:
+    newer = replace(PASSED, inputs="newer", passed="2026-11-18", ci="2026-11-18")
+    ours, seen = Record(long={"one": PASSED}), Record(long={"one": newer})
+    assert records.adopted(ours, seen, {"one": PASSED.inputs}).long["one"] == replace(PASSED, ci="2026-11-18")
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ is kept in --state when it is complete, and is not made again.
     python benchmarks/forecast.py --state FOLDER                # make what is missing, and report
     python benchmarks/forecast.py --state FOLDER --report       # report on what is there
     python benchmarks/forecast.py --state FOLDER --only smollm2 # settings with this text in their name
+    python benchmarks/forecast.py --simulate 100                # the formulae alone, on simulated items, so many times
 """
 
 import argparse
@@ -20,7 +21,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ from examples.plain_text_env import PlainTextEnv  # noqa: E402
 from hermes_rl import APIServerConfig, HermesAgentBaseEnv, Step  # noqa: E402
 from hermes_rl.core.trajectory import Group  # noqa: E402
 from hermes_rl.evaluation.forecast import RunPlan, forecast, trained_tokens  # noqa: E402
+from hermes_rl.evaluation.group_signal import item_models, pass_rate, signal_share  # noqa: E402
 from hermes_rl.evaluation.prediction import Range  # noqa: E402
 from hermes_rl.rollout.generate import generate_groups  # noqa: E402
 from hermes_rl.store.records import read_groups  # noqa: E402
@@ -231,6 +233,37 @@ def compared(setting: Setting, state: Path) -> dict[str, Any]:
 
 SHARES = ("pass_rate", "zero_signal")
 
+# Simulated populations of items: how the success rate of one is drawn.
+POPULATIONS: Mapping[str, Callable[[Random], float]] = {
+    "U-shaped, Beta(0.2, 0.3)": lambda rng: rng.betavariate(0.2, 0.3),
+    "hard, Beta(0.3, 3)": lambda rng: rng.betavariate(0.3, 3),
+    "easy, Beta(3, 0.3)": lambda rng: rng.betavariate(3, 0.3),
+    "all 0.1": lambda _rng: 0.1,
+    "0 for four of five items, else 0.5": lambda rng: 0.5 * (rng.random() < 0.2),
+}
+
+
+def simulated_coverage(repetitions: int, items: int = 50, later: int = 160, sizes: Sequence[int] = (4, 16)) -> None:
+    """Print how often the 80% intervals held what `later` new groups had, from `items` with 4 rollouts each."""
+    rng = Random(1)
+
+    def rollouts(draw: Callable[[Random], float], count: int, size: int) -> list[list[float]]:
+        return [[float(rng.random() < rate) for _ in range(size)] for rate in (draw(rng) for _ in range(count))]
+
+    for name, draw in POPULATIONS.items():
+        held = {(figure, size): 0 for figure in SHARES for size in sizes}
+        for _ in range(repetitions):
+            sample = rollouts(draw, items, SAMPLES)
+            models = item_models(sample, rng)
+            for size in sizes:
+                seen = rollouts(draw, later, size)
+                signal = fmean(len(set(scores)) > 1 for scores in seen)
+                held["zero_signal", size] += signal_share(models, size, later, rng).holds(signal)
+                rate = pass_rate(models, sample, 1.0, size, later, rng)
+                held["pass_rate", size] += rate.holds(fmean(map(fmean, seen)))
+        shares = {f"{figure}/{size}": round(count / repetitions, 3) for (figure, size), count in held.items()}
+        print(json.dumps({"population": name, "repetitions": repetitions, **shares}), flush=True)
+
 
 def report(settings: Sequence[Setting], state: Path) -> int:
     rows = [
@@ -273,11 +306,15 @@ def report(settings: Sequence[Setting], state: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--state", type=Path, required=True, help="keep the groups in this folder")
+    parser.add_argument("--state", type=Path, default=Path("forecasts"), help="keep the groups in this folder")
+    parser.add_argument("--simulate", type=int, metavar="N", help="only simulate the items, N times")
     parser.add_argument("--seed", type=int, default=1, help="seed of the forecasts; the groups after have the next")
     parser.add_argument("--report", action="store_true", help="make no rollouts")
     parser.add_argument("--only", default="", help="only settings with this text in their name")
     chosen = parser.parse_args()
+    if chosen.simulate:
+        simulated_coverage(chosen.simulate)
+        return 0
     chosen.state.mkdir(parents=True, exist_ok=True)
     settings = [setting for setting in SETTINGS if chosen.only in setting.name]
     for setting in () if chosen.report else settings:

@@ -2,7 +2,7 @@
 
 The scores of an item are modelled as draws from a distribution of the item's own; these follow a Dirichlet around the
 pooled shares of the scores. Its concentration and the weights of the items are drawn from what the sample allows, so
-that a small sample gives wide intervals. docs/training.md has the formulae, docs/reports/forecast.md the coverage.
+that a small sample gives wide intervals. docs/forecast.md has the formulae, docs/reports/forecast.md the coverage.
 """
 
 import math

@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -42,6 +42,7 @@ from environments.web_research_env import WebResearchEnv  # noqa: E402
 from examples.plain_text_env import PlainTextEnv  # noqa: E402
 from hermes_rl import APIServerConfig, HermesAgentBaseEnv, Step  # noqa: E402
 from hermes_rl.core.trajectory import Group  # noqa: E402
+from hermes_rl.environment.scripted_policy import ToolStep  # noqa: E402
 from hermes_rl.evaluation.forecast import RunPlan, forecast, trained_tokens  # noqa: E402
 from hermes_rl.evaluation.group_signal import item_models, pass_rate, signal_share  # noqa: E402
 from hermes_rl.evaluation.prediction import Range  # noqa: E402
@@ -130,7 +131,8 @@ class StochasticPolicy:
         step = steps[turn] if steps is not None and turn < len(steps) else "Done."
         if isinstance(step, str):
             return Text(step)
-        name, arguments = step  # type: ignore[misc]  # the oracles here have no steps of several calls
+        # The oracles here have no steps of several calls.
+        name, arguments = cast(ToolStep, step)
         return Calls([(name, json.dumps(arguments))])
 
 
@@ -144,7 +146,7 @@ async def opened(setting: Setting, part: str, config: Mapping[str, Any]) -> Asyn
             from hermes_rl.cli.local_server import RunServerSettings, run_server
 
             server = stack.enter_context(run_server(RunServerSettings(SMALL_MODEL)))
-            endpoint = APIServerConfig(base_url=server.base_url, model_name=server.name, timeout=1200)
+            endpoint = APIServerConfig(base_url=server.base_url, model_name=server.name, timeout=7200)
             env = setting.environment(changed, [endpoint])
             await stack.enter_async_context(env.opened())
         else:
@@ -164,7 +166,7 @@ async def sample(setting: Setting, part: str, path: Path, seed: int) -> None:
         "total_steps": setting.budget // SAMPLES if part == "forecast" else STEPS,
         "seed": seed if part == "forecast" else seed + 1,
         "max_num_workers": max((IN_FLIGHT if setting.rates is not None else FEW_IN_FLIGHT) // size, 1),
-        "worker_timeout": 3600,
+        "worker_timeout": 7200,
     }
     made = path.with_suffix(".part")
     made.unlink(missing_ok=True)

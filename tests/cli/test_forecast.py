@@ -14,8 +14,9 @@ from hermes_rl.console.run_command import run_click
 from hermes_rl.core.paths import rl_home
 from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.sinks.metrics_file import read_metrics
+from tests.cli.test_command import hermes_rl
 from tests.support.recorded_runs import make_run, run_file
-from tests.support.scripted_model import ScriptedModel, Text, always
+from tests.support.scripted_model import ScriptedModel, Text, always, delayed
 
 ENVIRONMENT = Path(__file__).parents[2] / "examples" / "plain_text_env.py"
 
@@ -25,18 +26,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
 
 
-async def forecasted(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], int]:
+async def forecasted(*arguments: str) -> tuple[int, dict[str, Any], int]:
     """The exit code, what --json printed, and the most requests that were open at once."""
-    async with ScriptedModel(always(Text("plain words"))) as model:
+    async with ScriptedModel(delayed(0.2, always(Text("plain words")))) as model:
         endpoint = ["--url", model.base_url, "-m", model.model_name]
-        arguments = (str(ENVIRONMENT), *endpoint, "--budget", "24", "--json", *arguments)
-        capsys.readouterr()
-        code = await asyncio.to_thread(run_click, forecast, list(arguments), prog_name="forecast")
-        return code, json.loads(capsys.readouterr().out), model.peak
+        arguments = ("forecast", str(ENVIRONMENT), *endpoint, "--budget", "24", "--json", *arguments)
+        done = await asyncio.to_thread(hermes_rl, *arguments)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout), model.peak
 
 
-async def test_a_forecast_of_equal_rewards_is_a_no_go_and_is_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found, _ = await forecasted(capsys=capsys)
+async def test_a_forecast_of_equal_rewards_is_a_no_go_and_is_saved() -> None:
+    code, found, _ = await forecasted()
     assert code == 1
     assert found["verdict"] == "no-go"
     assert (found["items"], found["rollouts"]) == (6, 24)
@@ -47,10 +48,10 @@ async def test_a_forecast_of_equal_rewards_is_a_no_go_and_is_saved(capsys: pytes
     assert saved["zero_signal"] == found["zero_signal"]
 
 
-async def test_as_many_rollouts_are_in_flight_as_in_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    # One group of 12 at once in the run: three groups of 4 in the sample.
-    _, _, peak = await forecasted("--env.group_size", "12", "--env.max_num_workers", "1", capsys=capsys)
-    assert 8 < peak <= 12
+async def test_as_many_rollouts_are_in_flight_as_in_the_run() -> None:
+    # One group of 16 at once in the run: four groups of 4 in the sample.
+    _, _, peak = await forecasted("--env.max_num_workers", "1")
+    assert 8 < peak <= 16
 
 
 def run_after(document: dict[str, Any]) -> RunPaths:
@@ -93,7 +94,7 @@ def test_the_status_of_a_run_compares_it_with_the_forecast_that_was_made_before(
     paths = run_after(SAVED)
     assert forecast_text(paths.run_id) == (
         "first 1 of 20 steps: groups with equal scores 0.5 inside [0.4, 0.6], "
-        "tokens per step 2e+03 outside [900, 1.1e+03], seconds per step 2 inside [1, 3]"
+        "tokens per step 2,000 outside [900, 1,100], seconds per step 2 inside [1, 3]"
     )
 
 

@@ -175,6 +175,10 @@ def test_a_rate_that_was_never_seen_is_not_excluded() -> None:
     assert 0.01 < found.pass_rate.high < 0.2
 
 
+def test_nothing_of_something_endless_is_nothing() -> None:
+    assert product(Range(5, 0, math.inf), Range(2, 1, math.inf), 0) == (0, 0, 0)
+
+
 def test_each_item_has_its_rate_and_spread() -> None:
     found = forecast(groups([[1, 0, 0, 0], [1, 1, 1, 1]]), PLAN, seconds=8)
     hard, easy = found.by_item
@@ -254,6 +258,11 @@ def test_a_run_is_compared_with_its_forecast() -> None:
 def test_time_is_compared_with_the_whole_step_if_the_optimizer_was_forecast() -> None:
     *_, seconds = check(saved(optimizer_seconds=0.5), first_steps(TRAINER, ENVIRONMENT, 20))
     assert seconds.observed == 2.0
+
+
+def test_a_forecast_of_no_equal_groups_is_compared_too() -> None:
+    zero, *_ = check({**saved(), "zero_signal": [0.0, 0.0, 0.0]}, first_steps(TRAINER, ENVIRONMENT, 20))
+    assert (zero.inside, zero.error) == (False, 0.5)
 
 
 def test_what_was_not_predicted_is_not_compared() -> None:

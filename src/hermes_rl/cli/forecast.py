@@ -207,7 +207,7 @@ def _show(name: str, found: "Forecast", saved: Path) -> None:
     for size, share in found.signal.items():
         mark = " (your setting)" if size == plan.group_size else ""
         table.add_row(f"groups of {size} with signal{mark}", _share(share))
-    table.add_row("tokens per rollout", f"{_number(found.rollout_tokens)}, longest {found.longest_tokens}")
+    table.add_row("tokens per rollout", f"{_number(found.rollout_tokens)}, longest {found.longest_tokens:,}")
     table.add_row("seconds per rollout", _number(found.rollout_seconds))
     table.add_row(f"tokens per step of {plan.batch_size} rollouts", _number(found.step_tokens))
     if found.step_seconds.estimate:
@@ -253,13 +253,14 @@ def _show_check(name: str, run_id: str, found: "CheckedForecast") -> None:
     from rich.table import Table
 
     from hermes_rl.evaluation.forecast_check import CHECKED
+    from hermes_rl.evaluation.prediction import figure
 
     steps = f"first {found.steps} steps of {run_id}"
     table = Table("figure", "forecast", "run", "off by", title=f"forecast · {name} · {steps}", title_justify="left")
     for one in found.figures:
         style = None if one.inside else "yellow"
         table.add_row(
-            CHECKED[one.name], _number(one.predicted), f"{one.observed:.3g}", f"{one.error:+.0%}", style=style
+            CHECKED[one.name], _number(one.predicted), figure(one.observed), f"{one.error:+.0%}", style=style
         )
     console().print(table)
     if found.steps < found.planned:
@@ -271,4 +272,6 @@ def _share(share: "Range") -> str:
 
 
 def _number(value: "Range") -> str:
-    return f"{value.estimate:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    from hermes_rl.evaluation.prediction import figure
+
+    return f"{figure(value.estimate)} [{figure(value.low)}, {figure(value.high)}]"

@@ -152,7 +152,7 @@ def forecast(
         never_solved=sum(not passes(max(scores), pass_score) for scores in known) / len(known),
         always_solved=sum(passes(min(scores), pass_score) for scores in known) / len(known),
         rollout_tokens=tokens,
-        longest_tokens=math.ceil(max(map(max, lengths))),
+        longest_tokens=math.ceil(max(max(each) for each in lengths)),
         step_tokens=product(tokens, CERTAIN if plan.drops_equal else own, plan.batch_size),
         rollout_seconds=times,
         step_seconds=plus(product(pace, made, plan.batch_size), plan.optimizer_seconds if seconds else 0.0),
@@ -184,7 +184,8 @@ def _pace(groups: Sequence[Group], seconds: float, later: float) -> Range | None
         return None
     made = sorted(groups, key=lambda group: group.created_at)
     ends = [datetime.fromisoformat(group.created_at).timestamp() for group in made]
-    before, first, paces = ends[-1] - seconds, 0, []
+    before, first = ends[-1] - seconds, 0
+    paces: list[list[float]] = []
     for number in range(1, STRETCHES + 1):
         last = round(number * len(made) / STRETCHES)
         rollouts = sum(len(group.rollouts) for group in made[first:last])

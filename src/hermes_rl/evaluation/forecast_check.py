@@ -9,9 +9,10 @@ from typing import Any
 from hermes_rl.core.errors import ConfigError
 from hermes_rl.evaluation.prediction import Range
 
+SHARE = "zero_signal"
 # Figures of a forecast that a run has too, with how they are called in tables.
 CHECKED = {
-    "zero_signal": "groups with equal scores",
+    SHARE: "groups with equal scores",
     "step_tokens": "tokens per step",
     "step_seconds": "seconds per step",
 }
@@ -33,7 +34,7 @@ class Checked:
     def error(self) -> float:
         """Observed less predicted: in shares for a share, else relative to what was predicted."""
         difference = self.observed - self.predicted.estimate
-        return difference if self.name == "zero_signal" else difference / self.predicted.estimate
+        return difference if self.name == SHARE else difference / self.predicted.estimate
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -74,7 +75,11 @@ def check(forecast: Mapping[str, Any], observed: Mapping[str, float]) -> list[Ch
         found["step_seconds"] = found["wait_seconds"]
     predicted = {name: Range(*map(_number, forecast[name])) for name in CHECKED if name in found}
     # Nothing was predicted: groups that were read from a file say nothing of the time.
-    return [Checked(name, range_, found[name]) for name, range_ in predicted.items() if range_.high > 0]
+    return [
+        Checked(name, range_, found[name])
+        for name, range_ in predicted.items()
+        if name == SHARE or range_.estimate > 0
+    ]
 
 
 def _number(saved: float | None) -> float:

@@ -54,8 +54,9 @@ def product(first: Range, second: Range, scale: float) -> Range:
     """The product of two that vary independently, so that their relative deviations add in squares."""
     middle = first.estimate * second.estimate * scale
     if not 0 < middle < math.inf:
-        ends = (0.0 if 0 in pair else math.prod(pair) for pair in zip(first, second, strict=True))
-        return Range(*(end * scale for end in ends))
+        # Nothing of something endless is nothing, and not NaN.
+        ends = zip(first, second, strict=True)
+        return Range(*(0.0 if 0 in (scale, *pair) else math.prod(pair) * scale for pair in ends))
     down = math.hypot(1 - first.low / first.estimate, 1 - second.low / second.estimate)
     up = math.hypot(first.high / first.estimate - 1, second.high / second.estimate - 1)
     return Range(middle, middle * max(1 - down, 0.0), middle * (1 + up))
@@ -63,6 +64,11 @@ def product(first: Range, second: Range, scale: float) -> Range:
 
 def plus(range_: Range, amount: float) -> Range:
     return Range(*(end + amount for end in range_))
+
+
+def figure(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def quantile(values: Sequence[float], probability: float) -> float:

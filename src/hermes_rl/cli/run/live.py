@@ -78,14 +78,15 @@ def audit_text(report: dict[str, Any]) -> str:
 def forecast_text(run_id: str) -> str:
     """How the first steps compare with the forecast that was made before the run; "" without one."""
     from hermes_rl.evaluation.forecast_check import CHECKED
+    from hermes_rl.evaluation.prediction import figure
     from hermes_rl.orchestration.status.forecast import check_earlier_forecast
 
     found = check_earlier_forecast(RunPaths(run_id))
     if found is None or not found.figures:
         return ""
     figures = ", ".join(
-        f"{CHECKED[one.name]} {one.observed:.3g} {'inside' if one.inside else 'outside'} "
-        f"[{one.predicted.low:.3g}, {one.predicted.high:.3g}]"
+        f"{CHECKED[one.name]} {figure(one.observed)} {'inside' if one.inside else 'outside'} "
+        f"[{figure(one.predicted.low)}, {figure(one.predicted.high)}]"
         for one in found.figures
     )
     return f"first {found.steps} of {found.planned} steps: {figures}"

@@ -175,6 +175,12 @@ def test_a_rate_that_was_never_seen_is_not_excluded() -> None:
     assert 0.01 < found.pass_rate.high < 0.2
 
 
+def test_groups_of_the_same_item_are_one_item() -> None:
+    first, second = groups([[1, 0], [1, 1]])
+    found = forecast([first, replace(second, item_id=first.item_id)], PLAN, seconds=4)
+    assert (found.items, found.rollouts, found.by_item[0].scores) == (1, 4, (1.0, 0.0, 1.0, 1.0))
+
+
 def test_nothing_of_something_endless_is_nothing() -> None:
     assert product(Range(5, 0, math.inf), Range(2, 1, math.inf), 0) == (0, 0, 0)
 

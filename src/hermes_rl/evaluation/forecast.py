@@ -117,11 +117,11 @@ def forecast(
     """The forecast from groups of rollouts; `seconds` is how long sampling them took."""
     rng = Random(seed)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    by_item = [
-        _item(group.item_id, scores, pass_score)
-        for group in groups
-        if (scores := tuple(rollout.score for rollout in group.rollouts if rollout.score is not None))
-    ]
+    # A small environment's items come again.
+    scores: dict[str, list[float]] = {group.item_id: [] for group in groups}
+    for group in groups:
+        scores[group.item_id] += group.scores
+    by_item = [_item(item_id, tuple(found), pass_score) for item_id, found in scores.items() if found]
     if not by_item:
         raise ValueError("no rollout has a score")
     known = [item.scores for item in by_item]
@@ -142,7 +142,7 @@ def forecast(
     unscored = sum(rollout.score is None for rollout in rollouts) / len(rollouts)
     price = fmean(_price(rollout, plan) for rollout in rollouts)
     return Forecast(
-        items=len(groups),
+        items=len(scores),
         rollouts=len(rollouts),
         plan=plan,
         pass_rate=pass_rate(models, known, pass_score, plan.group_size, later, rng),

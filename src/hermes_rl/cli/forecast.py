@@ -140,7 +140,7 @@ async def _sample(
 
     config = settings.env
     # As many rollouts in flight as in the run, whose groups are of another size.
-    changes = {
+    changes: dict[str, Any] = {
         name: max(round(getattr(config, name) * config.group_size / samples), 1)
         for name in ("max_num_workers", "max_num_workers_per_node")
         if getattr(config, name) > 0

@@ -132,7 +132,7 @@ class StochasticPolicy:
         if isinstance(step, str):
             return Text(step)
         # The oracles here have no steps of several calls.
-        name, arguments = cast(ToolStep, step)
+        name, arguments = cast("ToolStep", step)
         return Calls([(name, json.dumps(arguments))])
 
 

@@ -259,9 +259,7 @@ def _show_check(name: str, run_id: str, found: "CheckedForecast") -> None:
     table = Table("figure", "forecast", "run", "off by", title=f"forecast · {name} · {steps}", title_justify="left")
     for one in found.figures:
         style = None if one.inside else "yellow"
-        table.add_row(
-            CHECKED[one.name], _number(one.predicted), figure(one.observed), f"{one.error:+.0%}", style=style
-        )
+        table.add_row(CHECKED[one.name], _number(one.predicted), figure(one.observed), f"{one.error:+.0%}", style=style)
     console().print(table)
     if found.steps < found.planned:
         _lines((f"The forecast is about {found.planned} steps: check again after them.",))

@@ -76,9 +76,7 @@ def check(forecast: Mapping[str, Any], observed: Mapping[str, float]) -> list[Ch
     predicted = {name: Range(*map(_number, forecast[name])) for name in CHECKED if name in found}
     # Nothing was predicted: groups that were read from a file say nothing of the time.
     return [
-        Checked(name, range_, found[name])
-        for name, range_ in predicted.items()
-        if name == SHARE or range_.estimate > 0
+        Checked(name, range_, found[name]) for name, range_ in predicted.items() if name == SHARE or range_.estimate > 0
     ]
 
 

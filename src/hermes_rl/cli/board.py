@@ -51,7 +51,9 @@ def _show(found: "Board", page: Path) -> None:
             mean, change, p_value = entry.mean, "", ""
             if entry.change is not None:
                 test = entry.change.comparison
-                change, p_value = f"{test.difference.estimate:+.3f}", f"{test.p_value:.4f}"
+                moved = test.difference
+                change = ("+" if moved.estimate > 0 else "") + estimate_text(moved.estimate, moved.low, moved.high)
+                p_value = f"{test.p_value:.4f}"
             style = "red" if entry.regression else "green" if entry.improvement else None
             table.add_row(
                 entry.evaluation.finished_at[:16].replace("T", " "),

@@ -15,14 +15,14 @@ from hermes_rl.console.output import echo
 from hermes_rl.console.run_command import run_async
 from hermes_rl.core import fast_json
 from hermes_rl.core.errors import ConfigError
-from hermes_rl.core.paths import rl_home
 from hermes_rl.core.private_files import private_folder
 
 if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
     from hermes_rl.environment.resolve_config import Settings
-    from hermes_rl.evaluation.forecast import Forecast, Range, RunPlan
-    from hermes_rl.evaluation.forecast_check import Checked
+    from hermes_rl.evaluation.forecast import Forecast, RunPlan
+    from hermes_rl.evaluation.prediction import Range
+    from hermes_rl.orchestration.status.forecast import CheckedForecast
 
 HELP = """Predict a training run's learning signal, tokens, time and cost from a small sample, with 80% intervals.
 
@@ -35,6 +35,7 @@ COLOURS = {"go": "green", "no-go": "red", "uncertain": "yellow"}
 
 def forecast_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
     from hermes_rl.cli.settings_command import ENDPOINT_FIRST, settings_command
+    from hermes_rl.orchestration.status.forecast import forecast_file
 
     name = environment.display_name()
     positive = click.IntRange(min=1)
@@ -45,6 +46,10 @@ def forecast_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             help="Make this many rollouts per item.",
         ),
         click.Option(["--steps"], type=positive, default=STEPS, help="Predict this many training steps."),
+        click.Option(
+            ["--optimizer-seconds"], type=click.FloatRange(min=0), default=0.0,
+            help="Add these seconds to the time of each step, for the optimizer.",
+        ),
         click.Option(
             ["--from", "source"], type=click.Path(path_type=Path, exists=True, dir_okay=False),
             help="Read these groups, written by `hermes-rl process`, instead of making rollouts.",
@@ -58,22 +63,25 @@ def forecast_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
         budget: int,
         samples: int,
         steps: int,
+        optimizer_seconds: float,
         source: Path | None,
         check: str | None,
         as_json: bool,
     ) -> int:
-        saved = rl_home() / "forecasts" / f"{name}.json"
+        saved = forecast_file(name)
         if check is not None:
             return _check(saved, resolve_run_id(check), as_json=as_json)
-        plan = run_plan(settings, steps)
+        plan = run_plan(settings, steps, optimizer_seconds)
+        memory = None
         if source is None:
             source = saved.with_suffix(".jsonl")
             private_folder(source.parent)
             source.unlink(missing_ok=True)
             seconds = run_async(_sample(environment, settings, source, max(budget // samples, 1), samples))
+            memory = _peak_memory_mb()
         else:
             seconds = 0.0
-        found = _forecast(source, plan, settings, seconds)
+        found = _forecast(source, plan, settings, seconds, memory)
         _save(saved, name, settings, found)
         _show(name, found, saved)
         if as_json:
@@ -101,7 +109,7 @@ forecast = EnvironmentCommand(
 )
 
 
-def run_plan(settings: "Settings", steps: int) -> "RunPlan":
+def run_plan(settings: "Settings", steps: int, optimizer_seconds: float = 0.0) -> "RunPlan":
     from hermes_rl.evaluation.forecast import RunPlan
 
     config, endpoint = settings.env, settings.endpoints[0]
@@ -112,6 +120,7 @@ def run_plan(settings: "Settings", steps: int) -> "RunPlan":
         drops_equal=config.ensure_scores_are_not_same and config.group_size > 1,
         prompt_price=endpoint.prompt_price or 0.0,
         completion_price=endpoint.completion_price or 0.0,
+        optimizer_seconds=optimizer_seconds,
     )
 
 
@@ -121,22 +130,37 @@ async def _sample(
     """Write groups of `samples` rollouts; return the seconds that the rollouts took."""
     from hermes_rl.rollout.generate import generate_groups
 
-    changes = {"group_size": samples, "total_steps": items, "data_path_to_save_groups": str(path)}
-    env = environment(settings.env.model_copy(update=changes), settings.endpoints)
+    config = settings.env
+    # As many rollouts in flight as in the run, whose groups are of another size.
+    changes: dict[str, Any] = {
+        name: max(round(getattr(config, name) * config.group_size / samples), 1)
+        for name in ("max_num_workers", "max_num_workers_per_node")
+        if getattr(config, name) > 0
+    }
+    changes |= {"group_size": samples, "total_steps": items, "data_path_to_save_groups": str(path)}
+    env = environment(config.model_copy(update=changes), settings.endpoints)
     async with env.opened():
         began = monotonic()
         await generate_groups(env, path)
         return monotonic() - began
 
 
-def _forecast(path: Path, plan: "RunPlan", settings: "Settings", seconds: float) -> "Forecast":
+def _peak_memory_mb() -> float:
+    import resource
+    import sys
+
+    # Linux counts in kilobytes, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def _forecast(path: Path, plan: "RunPlan", settings: "Settings", seconds: float, memory_mb: float | None) -> "Forecast":
     from hermes_rl.evaluation.forecast import forecast
     from hermes_rl.store.records import read_groups
 
     groups = list(read_groups(path))
     if not any(rollout.scored for group in groups for rollout in group.rollouts):
         raise ConfigError(f"no rollout in {path} has a score; `hermes-rl view {path}` shows why")
-    return forecast(groups, plan, seconds=seconds, pass_score=settings.env.pass_score)
+    return forecast(groups, plan, seconds=seconds, pass_score=settings.env.pass_score, memory_mb=memory_mb)
 
 
 def _as_dict(found: "Forecast") -> dict[str, Any]:
@@ -168,28 +192,33 @@ def _show(name: str, found: "Forecast", saved: Path) -> None:
         title=f"forecast · {name} · {found.rollouts} rollouts of {found.items} items", title_justify="left",
         show_header=False, min_width=40,
     )  # fmt: skip
-    if found.pass_rate is not None:
-        table.add_row("pass rate", _share(found.pass_rate))
+    table.add_row("pass rate", _share(found.pass_rate))
+    if found.reward_spread is not None:
+        table.add_row("spread of an item's rewards (std)", _number(found.reward_spread))
     table.add_row("items never / always solved", f"{found.never_solved:.0%} / {found.always_solved:.0%}")
     for size, share in found.signal.items():
         mark = " (your setting)" if size == plan.group_size else ""
         table.add_row(f"groups of {size} with signal{mark}", _share(share))
-    table.add_row("tokens per rollout", _number(found.rollout_tokens))
+    table.add_row("tokens per rollout", f"{_number(found.rollout_tokens)}, longest {found.longest_tokens:,}")
     table.add_row("seconds per rollout", _number(found.rollout_seconds))
     table.add_row(f"tokens per step of {plan.batch_size} rollouts", _number(found.step_tokens))
     if found.step_seconds.estimate:
-        table.add_row("sampling seconds per step", _number(found.step_seconds))
+        what = "seconds" if plan.optimizer_seconds else "sampling seconds"
+        table.add_row(f"{what} per step", _number(found.step_seconds))
     table.add_row(f"steps to {SIGNAL_GROUPS} groups with signal", _number(found.steps_to_signal))
     if found.cost.estimate:
         table.add_row(f"cost of {plan.steps} steps", _number(found.cost))
+    if found.memory_mb is not None:
+        table.add_row("memory of the environment", f"{found.memory_mb:.0f} MB, and the sandboxes")
     screen = console()
     screen.print(table)
     screen.print(
         styled((found.verdict, f"bold {COLOURS[found.verdict]}"), f": {'; '.join(found.reasons)}"), soft_wrap=True
     )
     _lines(f"  → {line}" for line in found.advice)
-    brackets = "In brackets: 80% intervals for the first steps of a run."
-    _lines((f"{brackets} Optimizer time is not included.", f"saved: {saved}"))
+    brackets = f"In brackets: where the figure of the first {plan.steps} steps lies in four of five runs."
+    optimizer = "" if plan.optimizer_seconds else " Optimizer time is not included."
+    _lines((brackets + optimizer, f"saved, with every item: {saved}"))
     _lines((f"after the first steps: hermes-rl forecast {name} --check last",))
 
 
@@ -199,38 +228,33 @@ def _lines(lines: Iterable[str]) -> None:
 
 
 def _check(saved: Path, run_id: str, *, as_json: bool) -> int:
-    from hermes_rl.evaluation.forecast_check import check, first_steps
     from hermes_rl.orchestration.run_paths import RunPaths
-    from hermes_rl.orchestration.status.inspect import find_run_file
-    from hermes_rl.orchestration.status.metrics import read_run_metrics
+    from hermes_rl.orchestration.status.forecast import check_forecast
 
     if not saved.is_file():
         raise ConfigError(f"no forecast at {saved}; make one first: hermes-rl forecast {saved.stem}")
-    document = fast_json.loads(saved.read_bytes())
-    paths = RunPaths(run_id)
-    metrics = read_run_metrics(paths, find_run_file(paths))
-    rows = [row for environment in metrics.environments.values() for row in environment]
-    compared = check(document, first_steps(metrics.steps, rows, document["plan"]["steps"]))
+    found = check_forecast(fast_json.loads(saved.read_bytes()), RunPaths(run_id))
     if as_json:
-        echo(fast_json.dumps([one.as_dict() for one in compared]).decode())
+        echo(fast_json.dumps([one.as_dict() for one in found.figures]).decode())
     else:
-        _show_check(saved.stem, run_id, compared, document)
-    return 0 if all(one.inside for one in compared) else 1
+        _show_check(saved.stem, run_id, found)
+    return 0 if all(one.inside for one in found.figures) else 1
 
 
-def _show_check(name: str, run_id: str, compared: "list[Checked]", document: dict[str, Any]) -> None:
+def _show_check(name: str, run_id: str, found: "CheckedForecast") -> None:
     from rich.table import Table
 
     from hermes_rl.evaluation.forecast_check import CHECKED
+    from hermes_rl.evaluation.prediction import figure
 
-    steps = document["plan"]["steps"]
-    table = Table(
-        "figure", "forecast", "run", title=f"forecast · {name} · first {steps} steps of {run_id}", title_justify="left"
-    )
-    for one in compared:
+    steps = f"first {found.steps} steps of {run_id}"
+    table = Table("figure", "forecast", "run", "off by", title=f"forecast · {name} · {steps}", title_justify="left")
+    for one in found.figures:
         style = None if one.inside else "yellow"
-        table.add_row(CHECKED[one.name], _number(one.predicted), f"{one.observed:.3g}", style=style)
+        table.add_row(CHECKED[one.name], _number(one.predicted), figure(one.observed), f"{one.error:+.0%}", style=style)
     console().print(table)
+    if found.steps < found.planned:
+        _lines((f"The forecast is about {found.planned} steps: check again after them.",))
 
 
 def _share(share: "Range") -> str:
@@ -238,4 +262,6 @@ def _share(share: "Range") -> str:
 
 
 def _number(value: "Range") -> str:
-    return f"{value.estimate:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    from hermes_rl.evaluation.prediction import figure
+
+    return f"{figure(value.estimate)} [{figure(value.low)}, {figure(value.high)}]"

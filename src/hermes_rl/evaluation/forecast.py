@@ -1,34 +1,36 @@
-"""What a sample of rollouts says about a training run before it starts: signal, tokens, time and cost.
+"""What a sample of rollouts says about a training run before it starts: signal, tokens, time, memory and cost.
 
-A group trains only if its scores differ. The scores that an item gives are modelled as draws from a distribution of
-the item's own; these follow a Dirichlet around the pooled scores. Its concentration and the weights of the items are
-drawn from what the sample allows, so that a small sample gives wide intervals. docs/training.md has the formulae and
-the measured coverage.
+Every range is where a figure of the planned steps is expected, not only where its mean lies.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
-from statistics import fmean
-from typing import Any, NamedTuple
+from statistics import fmean, stdev
+from typing import Any
 
 from hermes_rl.core.tolerance import passes
 from hermes_rl.core.trajectory import Group, Rollout, StopReason
-from hermes_rl.evaluation.statistics.intervals import mean_interval
+from hermes_rl.evaluation.group_signal import item_models, pass_rate, signal_share
+from hermes_rl.evaluation.prediction import (
+    CERTAIN,
+    LEVEL,
+    Range,
+    inverse,
+    mean_prediction,
+    plus,
+    product,
+    relative,
+)
+from hermes_rl.evaluation.statistics.distributions import clopper_pearson
 
-LEVEL = 0.8
 GROUP_SIZES = (4, 8, 16, 32)
-# Draws of the posterior; the ends of an 80% interval move by less than 0.01 with more.
-DRAWS = 400
-# From items that always give the same score (0.02) to items that are all alike (500).
-_CONCENTRATIONS: tuple[float, ...] = tuple(0.02 * 25_000.0 ** (place / 24) for place in range(25))
-# Scores that differ less than this are one score.
-_DIGITS = 9
-_UNSEEN = math.nan
 # Groups with signal after which a run is expected to have begun to learn.
 SIGNAL_GROUPS = 32
+# The sample is divided into so many stretches, to see how the pace varies.
+STRETCHES = 5
 ENOUGH_SIGNAL, LITTLE_SIGNAL = 0.2, 0.1
 MANY_UNSCORED, MANY_CUT_OFF = 0.1, 0.2
 _CUT_OFF = {
@@ -36,20 +38,6 @@ _CUT_OFF = {
     StopReason.LENGTH: "the token limit of a turn (--env.max_token_length)",
     StopReason.CONTEXT_FULL: "a full context (--env.compaction drop_results, or fewer turns)",
 }
-
-
-class Range(NamedTuple):
-    """An estimate and the interval that holds the observed value in four of five runs."""
-
-    estimate: float
-    low: float
-    high: float
-
-    def holds(self, observed: float) -> bool:
-        return self.low <= observed <= self.high
-
-
-_CERTAIN = Range(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,8 @@ class RunPlan:
     """Groups with equal scores are dropped before a batch (`ensure_scores_are_not_same`), and others made instead."""
     prompt_price: float = 0.0
     completion_price: float = 0.0
+    optimizer_seconds: float = 0.0
+    """What the optimizer adds to the time of a step; 0 leaves it out."""
 
     @property
     def groups_per_step(self) -> float:
@@ -70,24 +60,40 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemForecast:
+    """What the sample says about one item; `spread` is the standard deviation of its scores."""
+
+    item_id: str
+    scores: tuple[float, ...]
+    pass_rate: Range
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     items: int
     rollouts: int
     plan: RunPlan
-    pass_rate: Range | None
+    pass_rate: Range
+    reward_spread: Range | None
+    """The mean over items of the standard deviation of an item's scores; None if no item has two."""
+    by_item: tuple[ItemForecast, ...]
     signal: Mapping[int, Range]
-    """The share of groups whose scores differ, by group size, over the steps of the plan."""
+    """The share of groups whose scores differ, by group size."""
     never_solved: float
     always_solved: float
     """Shares of the sampled items."""
     rollout_tokens: Range
+    longest_tokens: int
     step_tokens: Range
     """Tokens that are trained on, as `tokens/total` of a training step counts them."""
     rollout_seconds: Range
     step_seconds: Range
-    """Sampling alone, with as many rollouts in flight as in the sample."""
+    """Sampling with as many rollouts in flight as in the sample, and the optimizer's time if the plan has it."""
     steps_to_signal: Range
     cost: Range
+    memory_mb: float | None
+    """The most that the environment's process took for the sample, without sandboxes; None if it was not measured."""
     unscored: float
     verdict: str
     reasons: tuple[str, ...]
@@ -100,111 +106,100 @@ class Forecast:
 
 
 def forecast(
-    groups: Sequence[Group], plan: RunPlan, *, seconds: float, pass_score: float = 1.0, seed: int = 0
+    groups: Sequence[Group],
+    plan: RunPlan,
+    *,
+    seconds: float,
+    pass_score: float = 1.0,
+    memory_mb: float | None = None,
+    seed: int = 0,
 ) -> Forecast:
     """The forecast from groups of rollouts; `seconds` is how long sampling them took."""
     rng = Random(seed)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    scored = [[rollout.score for rollout in group.rollouts if rollout.score is not None] for group in groups]
-    known = [scores for scores in scored if scores]
-    if not known:
+    # A small environment's items come again.
+    scores: dict[str, list[float]] = {group.item_id: [] for group in groups}
+    for group in groups:
+        scores[group.item_id] += group.scores
+    by_item = [_item(item_id, tuple(found), pass_score) for item_id, found in scores.items() if found]
+    if not by_item:
         raise ValueError("no rollout has a score")
-    sizes = sorted({*GROUP_SIZES, plan.group_size})
-    shares = signal_shares(known, sizes, rng, groups_seen=plan.steps * plan.groups_per_step)
-    passed = mean_interval([[float(passes(score, pass_score)) for score in scores] for scores in known], level=LEVEL)
-    tokens = [[float(_tokens(rollout)) for rollout in group.rollouts] for group in groups]
-    times = [[rollout.seconds for rollout in group.rollouts] for group in groups]
+    known = [item.scores for item in by_item]
+    later = plan.steps * plan.groups_per_step
+    models = item_models(known, rng)
+    shares = {
+        size: signal_share(models, size, plan.steps * plan.batch_size / size, rng)
+        for size in sorted({*GROUP_SIZES, plan.group_size})
+    }
     own = shares[plan.group_size]
-    per_rollout = _mean(tokens, rng)
-    per_step = plan.batch_size * seconds / len(rollouts)
-    # The mean over a few steps varies as well as its estimate.
-    later = _mean(tokens, rng, later=plan.steps * plan.groups_per_step)
+    lengths = [[trained_tokens(rollout) for rollout in group.rollouts] for group in groups]
+    tokens = mean_prediction(lengths, later)
+    times = mean_prediction([[rollout.seconds for rollout in group.rollouts] for group in groups], later)
+    spreads = [[item.spread] for item in by_item if item.spread is not None]
     # How many rollouts are made for one that is trained on.
-    made = _inverse(own) if plan.drops_equal else _CERTAIN
+    made = inverse(own) if plan.drops_equal else CERTAIN
+    pace = _pace(groups, seconds, later) or product(relative(times), CERTAIN, seconds / len(rollouts))
     unscored = sum(rollout.score is None for rollout in rollouts) / len(rollouts)
-    price = fmean(map(_price, rollouts, [plan] * len(rollouts)))
+    price = fmean(_price(rollout, plan) for rollout in rollouts)
     return Forecast(
-        items=len(groups),
+        items=len(scores),
         rollouts=len(rollouts),
         plan=plan,
-        pass_rate=None if passed is None else Range(passed.estimate, passed.low, passed.high),
+        pass_rate=pass_rate(models, known, pass_score, plan.group_size, later, rng),
+        reward_spread=mean_prediction(spreads) if spreads else None,
+        by_item=tuple(by_item),
         signal=shares,
         never_solved=sum(not passes(max(scores), pass_score) for scores in known) / len(known),
         always_solved=sum(passes(min(scores), pass_score) for scores in known) / len(known),
-        rollout_tokens=per_rollout,
-        step_tokens=_times(later, _CERTAIN if plan.drops_equal else own, plan.batch_size),
-        rollout_seconds=_mean(times, rng),
-        step_seconds=_times(_spread(times, rng), made, per_step),
+        rollout_tokens=tokens,
+        longest_tokens=math.ceil(max(max(each) for each in lengths)),
+        step_tokens=product(tokens, CERTAIN if plan.drops_equal else own, plan.batch_size),
+        rollout_seconds=times,
+        step_seconds=plus(product(pace, made, plan.batch_size), plan.optimizer_seconds if seconds else 0.0),
         steps_to_signal=_steps_to_signal(own, plan),
-        cost=_times(_relative(later), made, price * plan.steps * plan.batch_size),
+        cost=product(relative(tokens), made, price * plan.steps * plan.batch_size),
+        memory_mb=memory_mb,
         unscored=unscored,
-        **_judged(known, shares, plan, unscored, rollouts),
+        **_judged(known, shares, plan, unscored, rollouts, pass_score),
     )
 
 
-def signal_shares(
-    scores: Sequence[Sequence[float]], sizes: Sequence[int], rng: Random, *, groups_seen: float
-) -> dict[int, Range]:
-    """For each group size, the share of groups with different scores among `groups_seen` new ones."""
-    counts = [Counter(sorted(round(score, _DIGITS) for score in item)) for item in scores]
-    draws: dict[int, list[float]] = {size: [] for size in sizes}
-    middle: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(DRAWS):
-        pooled = _pooled(counts, rng)
-        concentration = _draw_concentration(counts, pooled, rng)
-        for size in sizes:
-            share = max(1 - equal_scores(pooled, concentration, size), 0.0)
-            middle[size].append(share)
-            deviation = math.sqrt(share * (1 - share) / max(groups_seen, 1))
-            draws[size].append(min(max(rng.gauss(share, deviation), 0.0), 1.0))
-    return {size: Range(fmean(middle[size]), *(_quantile(draws[size], tail) for tail in _tails())) for size in sizes}
+def trained_tokens(rollout: Rollout) -> float:
+    """Of its sequences, as a training step counts them; else estimated from what the endpoint counted.
+
+    An endpoint counts the conversation again in every turn: its mean prompt and all completions are about its length.
+    """
+    if rollout.sequences:
+        return sum(len(sequence.tokens) for sequence in rollout.sequences)
+    return (rollout.usage.prompt_tokens or 0) / max(rollout.turns_used, 1) + (rollout.usage.completion_tokens or 0)
 
 
-def equal_scores(pooled: Mapping[float, float], concentration: float, size: int) -> float:
-    """The probability that a group of a new item has one score only: a Dirichlet-multinomial's."""
-    total = 0.0
-    for weight in pooled.values():
-        chance: float = 1
-        for drawn in range(size):
-            chance *= (concentration * weight + drawn) / (concentration + drawn)
-        total += chance
-    return total
+def _pace(groups: Sequence[Group], seconds: float, later: float) -> Range | None:
+    """Seconds for each rollout while `later` groups are made, by how the pace varied over the sample.
+
+    It varies with the items, and with what else the machine and the endpoint do, which a single rollout does not show.
+    None if there are too few groups to tell, or if they do not say when they ended.
+    """
+    if len(groups) < 2 * STRETCHES or not all(group.created_at for group in groups):
+        return None
+    made = sorted(groups, key=lambda group: group.created_at)
+    ends = [datetime.fromisoformat(group.created_at).timestamp() for group in made]
+    before, first = ends[-1] - seconds, 0
+    paces: list[list[float]] = []
+    for number in range(1, STRETCHES + 1):
+        last = round(number * len(made) / STRETCHES)
+        rollouts = sum(len(group.rollouts) for group in made[first:last])
+        # A clock that was set back would make it negative.
+        paces.append([max(ends[last - 1] - before, 0.0) / rollouts])
+        before, first = ends[last - 1], last
+    mean = relative(mean_prediction(paces, later * STRETCHES / len(made)))
+    return product(mean, CERTAIN, seconds / sum(len(group.rollouts) for group in made))
 
 
-def _pooled(counts: Sequence[Counter[float]], rng: Random) -> dict[float, float]:
-    """Shares of the scores, with random weights of the items (the Bayesian bootstrap)."""
-    weights = [rng.expovariate(1) for _ in counts]
-    seen = {score for count in counts for score in count}
-    # One item more, which is unknown: the few items with a rare score would else be taken for all there are. If all
-    # scores are alike so far, another may still come.
-    shares = {score: rng.gammavariate(1 / len(seen), 1) for score in seen if len(seen) > 1}
-    if len(seen) == 1:
-        shares[_UNSEEN] = rng.gammavariate(0.5, 1)
-    total = sum(weights) + sum(shares.values())
-    shares = {score: weight / total for score, weight in shares.items()}
-    for weight, count in zip(weights, counts, strict=True):
-        for score, number in count.items():
-            shares[score] = shares.get(score, 0.0) + weight / total * number / count.total()
-    return shares
-
-
-def _draw_concentration(counts: Sequence[Counter[float]], pooled: Mapping[float, float], rng: Random) -> float:
-    # Most items have counts that others have too.
-    alike = Counter(tuple(count.items()) for count in counts)
-    logs = [
-        sum(number * _log_likelihood(dict(count), pooled, one) for count, number in alike.items())
-        for one in _CONCENTRATIONS
-    ]
-    top = max(logs)
-    return rng.choices(_CONCENTRATIONS, [math.exp(value - top) for value in logs])[0]
-
-
-def _log_likelihood(count: Mapping[float, int], pooled: Mapping[float, float], concentration: float) -> float:
-    found = math.lgamma(concentration) - math.lgamma(concentration + sum(count.values()))
-    for score, number in count.items():
-        share = concentration * pooled[score]
-        found += math.lgamma(share + number) - math.lgamma(share)
-    return found
+def _item(item_id: str, scores: tuple[float, ...], pass_score: float) -> ItemForecast:
+    passed = sum(passes(score, pass_score) for score in scores)
+    ends = clopper_pearson(passed, len(scores), LEVEL)
+    return ItemForecast(item_id, scores, Range(passed / len(scores), *ends), stdev(scores) if len(scores) > 1 else None)
 
 
 def _judged(
@@ -213,6 +208,7 @@ def _judged(
     plan: RunPlan,
     unscored: float,
     rollouts: Sequence[Rollout],
+    pass_score: float,
 ) -> dict[str, Any]:
     """The verdict with its reasons, and what to change."""
     own = shares[plan.group_size]
@@ -247,15 +243,16 @@ def _judged(
         )
         if not easy and len(values) <= 2:
             advice.append("only two different scores occur; partial credit would distinguish the failures")
+    failed = [rollout for rollout in rollouts if rollout.score is None or not passes(rollout.score, pass_score)]
     for stop, what in _CUT_OFF.items():
-        share = sum(rollout.stop_reason is stop for rollout in rollouts) / len(rollouts)
+        share = sum(rollout.stop_reason is stop for rollout in failed) / len(rollouts)
         if share > MANY_CUT_OFF:
-            advice.append(f"{share:.0%} of the rollouts ended at {what}")
+            advice.append(f"{share:.0%} of the rollouts failed at {what}")
     return {"verdict": verdict, "reasons": tuple(reasons), "advice": tuple(advice)}
 
 
 def _steps_to_signal(share: Range, plan: RunPlan) -> Range:
-    trained = _CERTAIN if plan.drops_equal else share
+    trained = CERTAIN if plan.drops_equal else share
 
     def steps(value: float) -> float:
         return math.inf if value <= 0 else math.ceil(SIGNAL_GROUPS / (plan.groups_per_step * value))
@@ -263,63 +260,6 @@ def _steps_to_signal(share: Range, plan: RunPlan) -> Range:
     return Range(steps(trained.estimate), steps(trained.high), steps(trained.low))
 
 
-def _tokens(rollout: Rollout) -> int:
-    """Of its sequences, as a training step counts them; else what the endpoint counted for the last conversation."""
-    if rollout.sequences:
-        return sum(len(sequence.tokens) for sequence in rollout.sequences)
-    return (rollout.usage.prompt_tokens or 0) + (rollout.usage.completion_tokens or 0)
-
-
 def _price(rollout: Rollout, plan: RunPlan) -> float:
     prompt, completion = rollout.usage.prompt_tokens or 0, rollout.usage.completion_tokens or 0
     return (prompt * plan.prompt_price + completion * plan.completion_price) / 1e6
-
-
-def _mean(items: Sequence[Sequence[float]], rng: Random, later: float = math.inf) -> Range:
-    """The mean over items with its interval; with `later`, that of the mean of so many new items."""
-    middle = _mean_of(items)
-    means = [_mean_of(_resampled(items, rng)) for _ in range(DRAWS)]
-    widening = math.sqrt(1 + len(items) / later)
-    return Range(middle, *(middle + (_quantile(means, tail) - middle) * widening for tail in _tails()))
-
-
-def _resampled(items: Sequence[Sequence[float]], rng: Random) -> list[Sequence[float]]:
-    return rng.choices(items, k=len(items))
-
-
-def _mean_of(items: Sequence[Sequence[float]]) -> float:
-    return fmean(fmean(item) for item in items)
-
-
-def _spread(items: Sequence[Sequence[float]], rng: Random) -> Range:
-    return _relative(_mean(items, rng))
-
-
-def _relative(mean: Range) -> Range:
-    return Range(1.0, mean.low / mean.estimate, mean.high / mean.estimate) if mean.estimate > 0 else _CERTAIN
-
-
-def _inverse(share: Range) -> Range:
-    return Range(*(1 / value if value > 0 else math.inf for value in (share.estimate, share.high, share.low)))
-
-
-def _times(first: Range, second: Range, scale: float) -> Range:
-    """The product of two that vary on their own, so that their relative deviations add in squares."""
-    middle = first.estimate * second.estimate * scale
-    if not 0 < middle < math.inf:
-        return Range(middle, first.low * second.low * scale, first.high * second.high * scale)
-    down = math.hypot(1 - first.low / first.estimate, 1 - second.low / second.estimate)
-    up = math.hypot(first.high / first.estimate - 1, second.high / second.estimate - 1)
-    return Range(middle, middle * max(1 - down, 0.0), middle * (1 + up))
-
-
-def _tails() -> tuple[float, float]:
-    return (1 - LEVEL) / 2, (1 + LEVEL) / 2
-
-
-def _quantile(values: Sequence[float], probability: float) -> float:
-    ordered = sorted(values)
-    place = probability * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -8,7 +8,16 @@ import click
 
 from hermes_rl.cli.last import resolve_run_id
 from hermes_rl.cli.progress import progress
-from hermes_rl.cli.run.live import audit_text, component_states, exit_code, follow, is_limited, problems, summary_line
+from hermes_rl.cli.run.live import (
+    audit_text,
+    component_states,
+    exit_code,
+    follow,
+    forecast_text,
+    is_limited,
+    problems,
+    summary_line,
+)
 from hermes_rl.cli.run.logs import follow_logs, print_tail, select_components
 from hermes_rl.cli.run.start_options import build_run, start_options
 from hermes_rl.cli.run.test import test_command
@@ -153,6 +162,8 @@ def status_command(name: str, watch: bool, as_json: bool) -> int:
             echo(f"  {part:<12} {state:<20} {RunPaths(run_id).log(part)}")
         if audit := audit_text(report):
             echo(f"  {'audit':<12} {audit}")
+        if forecast := forecast_text(run_id):
+            echo(f"  {'forecast':<12} {forecast}")
         for problem in problems(report):
             echo(f"  {problem}")
     return exit_code(report)

@@ -10,6 +10,7 @@ from hermes_rl.console.live_display import console, live_panel
 from hermes_rl.console.output import echo
 from hermes_rl.console.panel import Panel, format_counts
 from hermes_rl.core.exit_codes import LIMIT_REACHED
+from hermes_rl.orchestration.run_paths import RunPaths
 from hermes_rl.orchestration.supervision.lifecycle import LIMIT_REASON
 
 if TYPE_CHECKING:
@@ -72,6 +73,23 @@ def audit_text(report: dict[str, Any]) -> str:
     interval = "" if None in ends else f" (95% {ends[0]:+.3f} to {ends[1]:+.3f})"
     rollouts = f"{audit['rollouts']:g} best rollouts of step {audit['step']}"
     return f"trained − audited reward {audit['gap']:+.3f}{interval}, {rollouts}{failed}"
+
+
+def forecast_text(run_id: str) -> str:
+    """How the first steps compare with the forecast that was made before the run; "" without one."""
+    from hermes_rl.evaluation.forecast_check import CHECKED
+    from hermes_rl.evaluation.prediction import figure
+    from hermes_rl.orchestration.status.forecast import check_earlier_forecast
+
+    found = check_earlier_forecast(RunPaths(run_id))
+    if found is None or not found.figures:
+        return ""
+    figures = ", ".join(
+        f"{CHECKED[one.name]} {figure(one.observed)} {'inside' if one.inside else 'outside'} "
+        f"[{figure(one.predicted.low)}, {figure(one.predicted.high)}]"
+        for one in found.figures
+    )
+    return f"first {found.steps} of {found.planned} steps: {figures}"
 
 
 def step_text(figures: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from hermes_rl.evaluation.board.series import Board, Entry, Series
 from hermes_rl.evaluation.table import estimate_text
 from hermes_rl.version import __version__
 
-WIDTH, HEIGHT, LEFT, EDGE = 1000, 190, 44, 14
+WIDTH, HEIGHT, EDGE = 1000, 190, 14
 
 
 def board_page(board: Board, title: str) -> str:
@@ -53,33 +53,40 @@ def _row(entry: Entry) -> str:
 
 
 def _chart(entries: Sequence[Entry]) -> str:
-    """A point with its interval for each evaluation, oldest left."""
+    """A point with its interval for each evaluation, oldest left. It stretches to the width of the page."""
     low = min(0.0, *(entry.mean.low for entry in entries))
     high = max(1.0, *(entry.mean.high for entry in entries))
-    step = (WIDTH - LEFT - EDGE) / max(len(entries), 2)
+    step = WIDTH / len(entries)
+    marks = (low, (low + high) / 2, high)
 
-    def across(number: int) -> float:
-        return LEFT + step * (number + 0.5)
+    def across(number: int) -> str:
+        return f"{step * (number + 0.5):.1f}"
 
-    def up(value: float) -> float:
-        return HEIGHT - EDGE - (value - low) / (high - low) * (HEIGHT - 2 * EDGE)
+    def up(value: float) -> str:
+        return f"{HEIGHT - EDGE - (value - low) / (high - low) * (HEIGHT - 2 * EDGE):.1f}"
+
+    def line(kind: str, x: tuple[str, str], y: tuple[str, str]) -> str:
+        return f'<line class="{kind}" x1="{x[0]}" x2="{x[1]}" y1="{y[0]}" y2="{y[1]}"/>'
 
     def parts() -> Iterator[str]:
-        for mark in (low, (low + high) / 2, high):
-            yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{up(mark):.1f}" y2="{up(mark):.1f}"/>'
-            yield f'<text x="{LEFT - 6}" y="{up(mark) + 4:.1f}" text-anchor="end">{mark:.3g}</text>'
-        path = " ".join(f"{across(number):.1f},{up(entry.mean.estimate):.1f}" for number, entry in enumerate(entries))
+        for mark in marks:
+            yield line("axis", ("0", str(WIDTH)), (up(mark), up(mark)))
+        path = " ".join(f"{across(number)},{up(entry.mean.estimate)}" for number, entry in enumerate(entries))
         yield f'<polyline class="path" points="{path}"/>'
         for number, entry in enumerate(entries):
-            x, mean = across(number), entry.mean
+            x, mean = (across(number), across(number)), entry.mean
             yield (
                 f'<g class="point {_state(entry)}"><title>{escape(_time(entry))} {escape(entry.evaluation.model)}: '
                 f"{estimate_text(mean.estimate, mean.low, mean.high)}</title>"
-                f'<line class="bar" x1="{x:.1f}" x2="{x:.1f}" y1="{up(mean.low):.1f}" y2="{up(mean.high):.1f}"/>'
-                f'<circle class="mean" cx="{x:.1f}" cy="{up(mean.estimate):.1f}" r="4"/></g>'
+                # A line without length with round ends is a dot, also where the chart is stretched.
+                f"{line('bar', x, (up(mean.low), up(mean.high)))}{line('mean', x, (up(mean.estimate),) * 2)}</g>"
             )
 
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="mean scores over time">{"".join(parts())}</svg>'
+    scale = "".join(f'<span style="top:{up(mark)}px">{mark:.3g}</span>' for mark in marks)
+    return (
+        f'<div class="chart"><div class="scale">{scale}</div><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'preserveAspectRatio="none" role="img" aria-label="mean scores over time">{"".join(parts())}</svg></div>'
+    )
 
 
 def _state(entry: Entry) -> str:

@@ -129,6 +129,11 @@ async def _fork_one(
             model = frozen.session() if frozen is not None else await opened.enter_async_context(policy_server(env))
             servers[seat] = SeatServer(fork, seat, episode.get(seat), model)
         made = await run_episode(seated, replace(planned, seed=recorded.seed), servers)
-    own = made.pop(own_seat).rollout
+    if own_seat in made:
+        own = made.pop(own_seat).rollout
+    else:
+        # The episode failed before the seat had a turn; another has the failure.
+        first = next(iter(made.values())).rollout
+        own = replace(first, seat=own_seat, messages=[], tool_uses=(), turns_used=0, states=())
     others = {seat: rollout_to_record(one.rollout) for seat, one in made.items()}
     return replace(own, metadata={**own.metadata, FROZEN: others})

@@ -105,7 +105,7 @@ async def test_a_difference_is_the_error_and_no_model_is_asked(records: Path) ->
         )
         assert model.requests == 0
     assert "turn 1, terminal" in answered["error"] and "something else" in answered["error"]
-    assert answered["scores"] == [None]
+    assert answered["scores"] == []
 
 
 @pytest.mark.parametrize(

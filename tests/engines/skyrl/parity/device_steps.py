@@ -3,6 +3,7 @@
     layouts     one device, then the model shared by several; and with gradient checkpointing
     buckets     passes by length, then everything padded to the longest
     prefixes    sequences with the same beginning as one row, then each sequence by itself
+    samples     several samples of a prompt, whose prompt is read once, then each by itself
     precision   a model in float32, in bfloat16 as SkyRL has its adapters, in bfloat16 as this engine does
     memory      the buffers that XLA plans for passes of several sizes
     layer       one layer in bfloat16: what a step moves of its adapter as SkyRL has it, and as this engine does
@@ -36,6 +37,7 @@ types: Any = import_module("skyrl.tinker.types")
 lora: Any = import_module("hermes_skyrl.lora")
 backend: Any = import_module("hermes_skyrl.backend")
 segments: Any = import_module("hermes_skyrl.segments")
+shared_prefill: Any = import_module("hermes_skyrl.shared_prefill")
 safetensors: Any = import_module("safetensors.numpy")
 import_module("hermes_skyrl.token_sum").sum_over_tokens()
 
@@ -196,6 +198,47 @@ def prefixes(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return said, made
 
 
+def samples(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Sixteen rows: a trained adapter with two prompts and the model itself with one of them, greedy and sampled."""
+    fix_adapters()
+    segments.attend_within_segments()
+    shared_prefill.read_prompts_once()
+    made, random = opened(model, sample_max_num_sequences=16), np.random.default_rng(5)
+    step(made, batch(LENGTHS), rate=1e-1, eps=1e-8)
+    long, short = (random.integers(3, VOCABULARY, size).tolist() for size in (90, 41))
+    said, few = {}, shared_prefill.prompts
+    with tempfile.TemporaryDirectory() as folder:
+        made.save_sampler_checkpoint(Path(folder) / "trained", "m")
+        trained = str(Path(folder) / "trained")
+        rows = [(long, trained)] * 6 + [(long, "")] * 4 + [(short, trained)] * 6
+        given = types.PreparedSampleBatch(
+            all_model_inputs=[types.ModelInput(chunks=[types.EncodedTextChunk(tokens=tokens)]) for tokens, _ in rows],
+            all_sampling_params=[
+                types.SamplingParams(temperature=float(index % 2), max_tokens=12, seed=index) for index in range(16)
+            ],
+            all_model_ids=["m"] * 16,
+            all_checkpoint_ids=[Path(path).name for _, path in rows],
+            all_checkpoint_paths=[path for _, path in rows],
+            all_session_ids=[""] * 16,
+            needs_prompt_logprobs=False,
+            request_batch_slices=[("r", "m", 0, 16, False)],
+        )
+        for name, found in (("shared", few), ("separate", lambda *_: None)):
+            read = list[int]()
+
+            def counting(*rows: Any, found: Any = found, read: list[int] = read) -> Any:
+                prompts = found(*rows)
+                read.append(16 if prompts is None else len(prompts[0]))
+                return prompts
+
+            shared_prefill.prompts = counting
+            sequences = made.sample(given)["r"].sequences
+            said[name] = {"read": read, "tokens": [each.tokens for each in sequences]}
+            said[name]["logprobs"] = [each.logprobs for each in sequences]
+    shared_prefill.prompts = few
+    return said, {}
+
+
 def copied(model: str, folder: Path, dtype: str) -> str:
     """The model in this type, with layers that keep the scale of what passes through them.
 
@@ -284,7 +327,7 @@ def layer(_model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"SkyRL": before, "kept": unmoved()}, {}
 
 
-MODES = {each.__name__: each for each in (layouts, buckets, prefixes, precision, memory, layer)}
+MODES = {each.__name__: each for each in (layouts, buckets, prefixes, samples, precision, memory, layer)}
 
 if __name__ == "__main__":
     mode, model_folder, *out = sys.argv[1:]

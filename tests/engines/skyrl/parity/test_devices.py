@@ -73,6 +73,18 @@ def test_sequences_with_the_same_beginning_have_the_same_gradient_when_they_shar
         assert shared["metrics"]["padded_tokens:sum"] < 0.6 * separate["metrics"]["padded_tokens:sum"]
 
 
+def test_samples_of_a_prompt_that_is_read_once_are_those_of_rows_that_read_it_themselves(tiny_model: Path) -> None:
+    said = backend_process("samples", tiny_model)
+    shared, separate = said["shared"], said["separate"]
+    assert (shared["read"], separate["read"]) == ([4], [16])
+    assert shared["tokens"] == separate["tokens"]
+    for ours, theirs in zip(shared["logprobs"], separate["logprobs"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    # Greedy rows of the adapter and of the model itself differ, and so do two samples of one prompt.
+    assert shared["tokens"][0] != shared["tokens"][6]
+    assert shared["tokens"][1] != shared["tokens"][3]
+
+
 def test_a_model_in_half_precision_takes_the_steps_of_float32(tiny_model: Path, tmp_path: Path) -> None:
     said = backend_process("precision", tiny_model, tmp_path / "out.npz")
     made = updates(tmp_path / "out.npz")

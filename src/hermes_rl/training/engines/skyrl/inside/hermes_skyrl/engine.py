@@ -26,6 +26,7 @@ from .jit_cache import write_entries_atomically
 from .lora import apply_lora_by_row, keep_adapters_in_float32
 from .recovery import checkpoint_path, engine_lock, ready_file
 from .segments import attend_within_segments
+from .shared_prefill import read_prompts_once
 from .token_sum import sum_over_tokens
 
 # A database change ends the wait early; the timeout is for session cleanup.
@@ -224,6 +225,7 @@ def run_engine(arguments: list[str], without: Collection[str]) -> None:
         keep_adapters_in_float32()
         sum_over_tokens()
         attend_within_segments()
+        read_prompts_once()
     write_entries_atomically()
     checkpoints = Path(config.checkpoints_base)
     with engine_lock(checkpoints):

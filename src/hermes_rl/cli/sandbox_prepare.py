@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hermes_rl.environment.base import HermesAgentBaseEnv
     from hermes_rl.environment.prebuild import PrebuildResult
 
-HELP = """Pull an environment's images and build its files and setup into them, before a run needs them.
+HELP = """Pull an environment's images and add its files and setup, before a run needs them.
 
 Needs no model. Items with the same image, files and setup in their sandbox_spec are prepared once."""
 

@@ -52,8 +52,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = [
         Path(subprocess.check_output(command, text=True, timeout=ENVIRONMENT_DEADLINE_S).strip())
         for command in (
-            [ROOT / "scripts" / "engine_environment", "verifiers"],
-            [ROOT / "scripts" / "interop_environment", "trainers"],
+            [str(ROOT / "scripts" / "engine_environment"), "verifiers"],
+            [str(ROOT / "scripts" / "interop_environment"), "trainers"],
         )
     ]
     folder = tmp_path_factory.mktemp("verifiers") / "venv"
@@ -78,7 +78,7 @@ async def under_verifiers(python: Path, tmp_path: Path, what: str) -> str:
     home = export_taskset(tmp_path, "plain-text-v1", str(PLAIN_TEXT))
     async with TestServer(make_app(dict(zip(PROMPTS, ANSWERS, strict=True)))) as server:
         url = str(server.make_url("/v1"))
-        command = [python, HERE / "verifiers_program.py", what, url, "plain-text-v1", tmp_path / "out"]
+        command = [*map(str, (python, HERE / "verifiers_program.py", what, url, "plain-text-v1", tmp_path / "out"))]
         variables = {**os.environ, "OPENAI_API_KEY": "none", "HOME": str(tmp_path), "PYTHONPATH": str(home)}
         process = await asyncio.create_subprocess_exec(*command, env=variables, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(PROGRAM_DEADLINE_S):
@@ -123,4 +123,4 @@ def trace_of(episode: dict[str, Any]) -> dict[str, Any]:
 
 def reward_of(episode: dict[str, Any]) -> float:
     rewards = trace_of(episode)["rewards"]
-    return sum(each["score"] * each["weight"] for each in rewards.values())
+    return float(sum(each["score"] * each["weight"] for each in rewards.values()))

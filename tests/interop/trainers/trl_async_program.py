@@ -39,7 +39,7 @@ from hermes_rl.training.inference_server.config import ChatFormats, InferenceSet
 from hermes_rl.training.inference_server.server import inference_server  # noqa: E402
 
 ENVIRONMENT = str(ROOT / "examples" / "plain_text_env.py")
-STEPS, GROUP, SAMPLES = 16, 8, 48
+STEPS, GROUP, SAMPLES = 28, 8, 48
 SETTINGS = {"seed": 0, "group_size": GROUP, "agent_temperature": 1.0}
 # Seconds in which the rollouts of a check must come.
 DEADLINE_S = 300.0

@@ -57,7 +57,7 @@ class Stages:
 
 @click.command(context_settings={"show_default": True, "max_content_width": 110})
 @click.option(
-    "--train", "trains", is_flag=True, help="Also train the model and compare before and after: half an hour."
+    "--train", "trains", is_flag=True, help="Also train the model and compare before and after: about 15 minutes."
 )
 @click.option("--view", is_flag=True, help="Open the rollouts in a browser at the end, until Ctrl-C.")
 @click.option("--groups", default=5, type=click.IntRange(1, 32), help="Make this many groups of 4 rollouts.")
@@ -160,7 +160,7 @@ def _train(stages: Stages, eval_items: int, steps: int, changes: tuple[str, ...]
     for change in (f"total_steps={steps}", *changes):
         words += ["--set", change]
     title = (
-        f"Train it on {TRAINED_ENVIRONMENT}, {steps} steps of a minute or two, and evaluate it before and after on "
+        f"Train it on {TRAINED_ENVIRONMENT}, {steps} steps of 20 to 60 seconds, and evaluate it before and after on "
         f"{eval_items} held-out items; the first start installs the engine (1.1 GB) and compiles"
     )
     with stages.stage(title, f"hermes-rl train {shlex.join(words[1:])}"):

@@ -110,7 +110,7 @@ class StochasticPolicy:
         self._oracles: dict[str, Sequence[Step] | None] = {}
 
     def learn(self, env: HermesAgentBaseEnv) -> None:
-        self._oracles = {str(env.format_prompt(item)): env.oracle(item) for item in env.train_items()}
+        self._oracles = {str(env.format_prompt(item)): env.oracle(item) for item in env.train_items() or ()}
 
     def rate(self, prompt: str) -> float:
         if isinstance(self._rates, float):
@@ -286,7 +286,7 @@ def report(settings: Sequence[Setting], state: Path) -> int:
     between = sum(MIN_RATE <= row["figures"]["pass_rate"]["observed"] <= MAX_RATE for row in rows)
     real = sum(row["policy"] == SMALL_MODEL for row in rows)
     covered = fmean(one["inside"] for one in every)
-    goals = {
+    goals: dict[str, dict[str, Any]] = {
         "covered": {"goal": COVERED, "measured": round(covered, 3), "met": covered >= COVERED},
         "settings": {"goal": 12, "measured": len(rows), "met": len(rows) >= 12},
         "settings with a pass rate in between": {

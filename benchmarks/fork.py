@@ -101,17 +101,16 @@ def action(rng: Random) -> Step:
         "for i in 1 2 3; do mkdir -p deep/$i; echo $i > deep/$i/x; done; find deep -type f | sort",
         "test -d repo && cd repo && python3 -m compileall -q . ; ls -R repo 2>/dev/null | sort | head -n 20",
     )
-    return rng.choice(
-        (
-            *(("terminal", {"command": command}) for command in shell),
-            ("write_file", {"path": path, "content": f"# {word}\n" * (1 + number % 9)}),
-            ("patch", {"path": path, "old_string": word, "new_string": word[::-1], "replace_all": True}),
-            ("read_file", {"path": path}),
-            ("search_files", {"pattern": word, "path": "."}),
-            ("execute_code", {"code": python}),
-            ("execute_code", {"code": python}),
-        )
-    )
+    calls: list[Step] = [("terminal", {"command": command}) for command in shell]
+    calls += [
+        ("write_file", {"path": path, "content": f"# {word}\n" * (1 + number % 9)}),
+        ("patch", {"path": path, "old_string": word, "new_string": word[::-1], "replace_all": True}),
+        ("read_file", {"path": path}),
+        ("search_files", {"pattern": word, "path": "."}),
+        ("execute_code", {"code": python}),
+        ("execute_code", {"code": python}),
+    ]
+    return rng.choice(calls)
 
 
 def with_another(call: Step) -> Step:
@@ -173,7 +172,7 @@ class Player:
             }
             env = kind(kind.env_config_cls(**{**kind.config_init()[0].model_dump(), **changes}), [NO_MODEL])
             # terminal_words allows two turns, whatever the configuration says.
-            env.turn_limit = lambda _item: 2 * COST_TURN  # type: ignore[method-assign]
+            env.turn_limit = lambda item: 2 * COST_TURN  # type: ignore[method-assign]  # noqa: ARG005 - its name
             await self._stack.enter_async_context(env.opened())
             self._open[name] = env
         return self._open[name]
@@ -207,7 +206,7 @@ async def proof(player: Player, number: int) -> dict[str, Any]:
     rng = Random(f"fork/{number}")
     name = ENVIRONMENTS[number % len(ENVIRONMENTS)]
     env = await player.environment(name)
-    items = list(env.train_items())
+    items = list(env.train_items() or ())
     turns = rng.randint(2, MAX_TURNS)
     turn = rng.randint(2, turns + 1)
     steps: list[Step] = [with_another(action(rng)) if rng.random() < 0.2 else action(rng) for _ in range(turns)]
@@ -267,7 +266,7 @@ async def cost(player: Player, kind: str, number: int) -> dict[str, Any]:
     name = "swe" if kind in ("tests", "mixed") else "terminal_test"
     env = await player.environment(name)
     env.replay_noise = (r"Ran \d+ tests? in [\d.]+s",)  # type: ignore[misc]
-    items = list(env.train_items())
+    items = list(env.train_items() or ())
     item = items[number % len(items)]
     steps = [cost_step(kind, rng, at) for at in range(COST_TURN)]
     group, hashes = await player.record(name, item, steps)

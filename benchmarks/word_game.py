@@ -54,7 +54,7 @@ class WordGameEnv(TextGameEnv):
 
     @classmethod
     def config_init(cls) -> tuple[TextGameConfig, list[APIServerConfig]]:
-        return cls.env_config_cls(max_token_length=8, group_size=8, batch_size=64, train_seeds=4096, eval_seeds=256), []
+        return TextGameConfig(max_token_length=8, group_size=8, batch_size=64, train_seeds=4096, eval_seeds=256), []
 
 
 def random_game(random: Random) -> list[Talk]:

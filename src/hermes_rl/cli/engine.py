@@ -180,7 +180,7 @@ def _watch(running: RunningEngine) -> None:
     )
 
 
-@engine.command(context_settings=_SETTINGS)
+@engine.command(context_settings=_SETTINGS, short_help="Serve the weights of a training run with llama.cpp.")
 @click.argument("run")
 @click.option("--step", type=click.IntRange(min=0), help="Serve the weights after this step instead of the last.")
 @click.option("--base-model", help="Use this base model: a folder or a hub name.", show_default="from the run")

@@ -28,8 +28,8 @@ _LONGEST_VALUE = 60
 EPISODES = 8
 SERVE_HELP = """Serve an environment to OpenEnv clients: each connection plays an episode in a sandbox of its own.
 
-The client takes the model's place: a reset shows the prompt, and its actions call the environment's tools. The reward
-comes with the end. No model is needed; pass --openai.* if the reward calls one."""
+The client takes the model's place: a reset shows the prompt, and its actions call the environment's tools. The last
+step returns the reward. No model is needed; pass --openai.* if the reward calls one."""
 # A run's trainer returns sampled tokens; an environment's own endpoint settings take precedence.
 _IN_A_RUN = {"defaults_below": {"openai": {"server_type": "sglang"}}}
 
@@ -102,7 +102,9 @@ def show(name: str, whole: bool, as_json: bool) -> int:
     return 0 if problem is None else 1
 
 
-@env.command(context_settings=_SETTINGS)
+@env.command(
+    context_settings=_SETTINGS, short_help="Install a verifiers package into a virtual environment of its own."
+)
 @click.argument("source")
 @click.option(
     "--with",
@@ -166,7 +168,7 @@ def _serve_command(environment: "type[HermesAgentBaseEnv]") -> click.Command:
             is_flag=True,
             required=True,
             expose_value=False,
-            help="Speak OpenEnv, so far the only protocol.",
+            help="Speak the OpenEnv protocol; required.",
         ),
         click.Option(
             ["--split"],

@@ -47,7 +47,7 @@ OPTIONS: tuple[click.Parameter, ...] = (
         default=HERE,
         help="With --replicas: run on this machine or a Ray cluster.",
     ),
-    click.Option(["--name"], help="With --replicas: name for `hermes-rl replicas`. [the environment's name]"),
+    click.Option(["--name"], help="With --replicas: use this name in `hermes-rl replicas`. [the environment's name]"),
     click.Option(["--ray-address"], help="Use this Ray cluster. [RAY_ADDRESS, or the one on this machine]"),
     click.Option(["--ray-working-dir"], metavar="FOLDER", help="Copy this folder to every Ray node."),
     click.Option(

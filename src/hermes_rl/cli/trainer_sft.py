@@ -110,6 +110,7 @@ sft = SettingsCommand(
     "sft",
     callback=_run,
     help=_run.__doc__,
+    short_help="Fine-tune a model on chosen rollouts, with LoRA.",
     params=[
         click.Argument(
             ["files"], metavar="FILE...", nargs=-1, required=True,
@@ -126,7 +127,7 @@ sft = SettingsCommand(
         ),
         click.Option(
             ["--top"], type=click.IntRange(min=1),
-            help="Choose at most so many rollouts per group, the best first.", show_default="1; all with --min-score",
+            help="Choose at most this many rollouts per group, the best first.", show_default="1; all with --min-score",
         ),
         click.Option(
             ["--epochs"], type=click.IntRange(min=1), default=1, show_default=True,

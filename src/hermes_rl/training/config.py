@@ -253,7 +253,7 @@ class TrainerSettings(BaseModel):
     reward_coef: float = Field(
         default=1.0,
         ge=0,
-        description="Multiply the scores' advantage beside a teacher by this; 0: the teacher alone.",
+        description="Multiply the scores' advantage by this when there is a teacher; 0: learn from the teacher alone.",
     )
 
     # The optimizer

@@ -82,7 +82,7 @@ class RunFolder:
             began = f"from {was}" if was else "from an untrained adapter"
             raise ConfigError(
                 f"the run {self.name} exists and started {began}, not from {settings.init_from}; choose another name "
-                "with --run for a new run, or leave init_from as it was to resume it"
+                "with --run for a new run, or keep init_from unchanged to resume it"
             )
 
     def read_state(self) -> dict[str, Any]:

@@ -132,9 +132,14 @@ def logprob_error(model: Any, sample: RolloutSample) -> float:
     return float((own - torch.tensor(sample.old_log_probs[1:]))[sampled].abs().max())
 
 
+def loaded(model: str) -> Any:
+    made: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    return made.eval()
+
+
 def versions(model: str) -> dict[str, Any]:
-    first = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    second = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    first = loaded(model)
+    second = loaded(model)
     with torch.no_grad():
         for parameter in second.parameters():
             parameter.mul_(1.1)
@@ -179,7 +184,7 @@ async def server(model: str) -> dict[str, Any]:
         worker.start()
         samples = await asyncio.to_thread(taken, worker, GROUP)
         await asyncio.to_thread(worker.stop)
-    own = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    own = loaded(model)
     return {
         "versions": sorted({sample.model_version for sample in samples}),
         "error": max(logprob_error(own, sample) for sample in samples),

@@ -27,4 +27,4 @@ def test_a_fleet_outlives_a_failed_tick_but_not_a_wrong_configuration() -> None:
     hosts = FaultyHosts(RuntimeError("no answer"), ConfigError("another driver"))
     with pytest.raises(ConfigError, match="another driver"):
         run_fleet(FleetTask("faulty", "numbers", 0, 1, "here", FleetTimeouts()), lambda: hosts, reports.append)
-    assert reports == ["a tick failed and is repeated: RuntimeError('no answer')"]
+    assert reports == ["a control step failed and is retried: RuntimeError('no answer')"]

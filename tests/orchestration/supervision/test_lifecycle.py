@@ -369,7 +369,7 @@ def test_an_environment_that_used_its_tokens_stops_the_run_to_be_resumed() -> No
     world = running()
     world.end("env-a", LIMIT_REACHED)
     world.until(Phase.STOPPED)
-    assert str(world.course.reason).startswith(f"{LIMIT_REASON}: env-a used its tokens")
+    assert str(world.course.reason).startswith(f"{LIMIT_REASON}: env-a reached its limit")
     assert starts(world).count("env-a") == 1
 
 

@@ -59,7 +59,9 @@ class LocalWeights(ModelPolicy):
     """
 
     def __init__(self, model: str, **options: Any) -> None:
-        self._copy = AutoModelForCausalLM.from_pretrained(model, **options).eval()
+        # Its methods have no types.
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, **options)
+        self._copy = loaded.eval()
         text = self._copy.config.get_text_config()
         self.vocabulary: int = text.vocab_size
         super().__init__(
@@ -256,7 +258,7 @@ class HermesRolloutWorker:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[HermesAgentBaseEnv]:
         policy = self._policy
-        local = isinstance(policy, LocalWeights)
+        local = policy if isinstance(policy, LocalWeights) else None
         async with aiohttp.ClientSession() as session:
             if isinstance(policy, ServerPolicy):
                 policy.endpoint = Endpoint(policy.config, session)
@@ -265,8 +267,8 @@ class HermesRolloutWorker:
                 policy,
                 self._tokenizer,
                 settings=self._settings,
-                context_tokens=policy.context_tokens if local else None,
-                vocabulary=policy.vocabulary if local else None,
+                context_tokens=local.context_tokens if local else None,
+                vocabulary=local.vocabulary if local else None,
             )
             async with hosting as env:
                 yield env

@@ -138,7 +138,7 @@ class _Driver:
         hopeless = isinstance(error, ConfigError) or time.monotonic() - self._worked_at > GIVE_UP_AFTER
         if hopeless or len(self._signals) > 1:
             raise error
-        self._report(f"a tick failed and is repeated: {error!r}")
+        self._report(f"a control step failed and is retried: {error!r}")
 
     def _observe(self) -> FleetFacts:
         desired = read_desired_fleet(self._paths)

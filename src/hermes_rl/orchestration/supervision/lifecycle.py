@@ -33,7 +33,7 @@ STARVED_SECONDS = 300.0
 STOP_GRACE = 5.0
 ENDING_REASON = {
     Phase.STOPPED: "stopped by request",
-    Phase.FINISHED: "the trainer took its last step",
+    Phase.FINISHED: "the trainer finished its last step",
 }
 
 
@@ -148,7 +148,7 @@ def _decide_ending(progress: RunProgress, observation: RunObservation, now: floa
     if progress.ending is Phase.FINISHED and not _last_work_settled(progress):
         if observation.wanted is DesiredRun.STOP:
             missing = "evaluated" if _export_settled(progress) else "exported"
-            reason = f"{ENDING_REASON[Phase.STOPPED]}, after its last step and before its weights were {missing}"
+            reason = f"{ENDING_REASON[Phase.STOPPED]} after its last step, before its weights were {missing}"
             return replace(progress, ending=Phase.STOPPED, reason=reason)
         return progress
     if progress.ending is Phase.FINISHED:
@@ -173,7 +173,7 @@ def _reached_limit(progress: RunProgress) -> str | None:
     for plan in progress.with_role(Role.ENVIRONMENT):
         component = progress.components[plan.name]
         if component.done and component.exit_code == LIMIT_REACHED:
-            return f"{plan.name} used its tokens or money; `hermes-rl run logs --part {plan.name}` says how much"
+            return f"{plan.name} reached its limit of tokens or cost; see `hermes-rl run logs --part {plan.name}`"
     return None
 
 
@@ -184,7 +184,7 @@ def _check_starved(progress: RunProgress, now: float) -> RunProgress:
         return replace(progress, starved_since=None, reason=None)
     since = now if progress.starved_since is None else progress.starved_since
     names = ", ".join(plan.name for plan in producers)
-    reason = f"{names} ran out of items before the trainer took its last step"
+    reason = f"{names} ran out of items before the trainer finished its last step"
     if now - since >= progress.starved_seconds:
         return replace(progress, ending=Phase.FAILED, reason=reason, starved_since=since)
     return replace(progress, starved_since=since, reason=f"{reason}; training continues with the queued groups")

@@ -75,7 +75,7 @@ def test_the_list_can_be_narrowed() -> None:
 def test_without_a_terminal_removing_needs_yes() -> None:
     done = hermes_rl("clean", "--remove", "--kind", "run")
     assert done.returncode == 2
-    assert "pass --yes to remove without asking" in done.stderr
+    assert "cannot ask for confirmation without a terminal; pass --yes" in done.stderr
     assert runs() == {"old", "new", "live"}
 
 

@@ -65,7 +65,7 @@ def test_a_kind_says_what_it_needs(tmp_path: Path) -> None:
 def test_a_kind_and_traces_exclude_each_other(tmp_path: Path) -> None:
     (tmp_path / "traces.jsonl").write_text("")
     done = run("hermes_rl", "init", "mine", "--kind", "game", "--from-traces", "traces.jsonl", cwd=tmp_path)
-    assert (done.returncode, "give one of them" in done.stderr) == (2, True)
+    assert (done.returncode, "exclude each other; pass one of them" in done.stderr) == (2, True)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -164,7 +164,15 @@ def _forecast(path: Path, plan: "RunPlan", settings: "Settings", seconds: float,
 
 
 def _as_dict(found: "Forecast") -> dict[str, Any]:
-    return {**asdict(found), "zero_signal": found.zero_signal}
+    document: dict[str, Any] = _with_lists({**asdict(found), "zero_signal": found.zero_signal})
+    return document
+
+
+def _with_lists(value: Any) -> Any:
+    """Named tuples as lists: JSON has no other form for them."""
+    if isinstance(value, dict):
+        return {key: _with_lists(each) for key, each in value.items()}
+    return [_with_lists(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _save(path: Path, name: str, settings: "Settings", found: "Forecast") -> None:

@@ -116,3 +116,14 @@ def test_the_path_through_the_docs_stays_short() -> None:
     path = [section for section in configured["nav"] if set(section) <= {"Start", "Guides", "Concepts"}]
     assert len(path) == 3
     assert len(re.findall(r"[\w./-]+\.md", str(path))) <= 35
+
+
+def test_lines_of_prose_are_at_most_120_characters() -> None:
+    long = []
+    for path in sorted((Path(__file__).parents[2] / "docs").rglob("*.md")):
+        code = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            if not code and len(line) > 120 and not line.lstrip().startswith("|"):
+                long.append(f"{path}:{number}")
+    assert long == []

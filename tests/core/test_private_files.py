@@ -35,6 +35,8 @@ WITH_UMASK = {
     "agent/harnesses/installer.py": "programs that sandbox users run",
     "agent/harnesses/interpreters.py": "programs that sandbox users run",
     "orchestration/inference_test/runner.py": "in a temporary folder",
+    "orchestration/rl_tools/fork_tool.py": "in a temporary folder",
+    "interop/trainers/verifiers_export.py": "a package for other programs",
     "tools/files.py": "writes inside a sandbox",
     "core/key_file.py": "opens a private descriptor",
     "core/private_files.py": "the helper itself",

@@ -5,9 +5,9 @@
     python scripts/user_strings.py cli console           # some of its folders
     python scripts/user_strings.py --suspect             # only those with words that STYLE calls translated
 
-Always true: the strings are read from the syntax tree, and every text of three words or more is listed, whoever writes
-it: help of commands and options, messages, warnings, exceptions, tables. A text that is no message (SQL, a template) is
-listed too; docstrings are listed only for commands, whose help they are. In a text, `{}` stands for a value.
+Always true: the strings come from the syntax tree, and every text of three words or more is listed: help of commands
+and options, messages, warnings, exceptions, tables. Texts that are not messages (SQL, templates) are listed too; of
+docstrings only those of commands, which are their help. In a text, `{}` stands for a value.
 """
 
 import argparse
